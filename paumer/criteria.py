@@ -1,0 +1,90 @@
+"""Who still needs work: functions of one signature, ``score(logits, places)``, higher goes on.
+
+``logits`` are the auxiliary head's. ``places`` number the patches over the whole batch (see
+``pausing.Stage``), so that a criterion can look up what it knows of a patch.
+"""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+Criterion = Callable[[Float[Tensor, "b n classes"], Int[Tensor, "b n"]], Float[Tensor, "b n"]]
+
+
+def entropy(
+    logits: Float[Tensor, "b n classes"], places: Int[Tensor, "b n"]
+) -> Float[Tensor, "b n"]:
+    """Posterior entropy in nats: the paper's criterion (equation 4)."""
+    log_p = logits.float().log_softmax(-1)
+    return -(log_p.exp() * log_p).sum(-1)
+
+
+def confidence(
+    logits: Float[Tensor, "b n classes"], places: Int[Tensor, "b n"]
+) -> Float[Tensor, "b n"]:
+    """One minus the probability of the likeliest class."""
+    return 1 - logits.float().softmax(-1).amax(-1)
+
+
+def margin(
+    logits: Float[Tensor, "b n classes"], places: Int[Tensor, "b n"]
+) -> Float[Tensor, "b n"]:
+    """One minus the lead, in probability, of the likeliest class over the second."""
+    first, second = logits.float().softmax(-1).topk(2, dim=-1).values.unbind(-1)
+    return 1 - (first - second)
+
+
+def random(generator: torch.Generator) -> Criterion:
+    """A criterion that knows nothing: the paper's random-pausing baseline (section 4)."""
+
+    def score(
+        logits: Float[Tensor, "b n classes"], places: Int[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"]:
+        shape = logits.shape[:2]
+        return torch.rand(shape, generator=generator, device=generator.device).to(logits.device)
+
+    return score
+
+
+def oracle(labels: Int[Tensor, "pictures patches"], ignore: int = 255) -> Criterion:
+    """A criterion that knows the true class of every patch: what is already right pauses first.
+
+    Patches to be ignored pause before all others. This is the upper bound of section 3.1.
+    """
+
+    def score(
+        logits: Float[Tensor, "b n classes"], places: Int[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"]:
+        truth = labels.to(places.device).flatten()[places].long()
+        known = truth != ignore
+        truth = torch.where(known, truth, 0)
+        p_truth = logits.float().softmax(-1).gather(-1, truth.unsqueeze(-1)).squeeze(-1)
+        wrong = (logits.argmax(-1) != truth).float()
+        return torch.where(known, wrong + 1 - p_truth, -1.0)
+
+    return score
+
+
+def patch_labels(
+    labels: Int[Tensor, "b h w"], patch: tuple[int, int], classes: int, ignore: int = 255
+) -> Int[Tensor, "b patches"]:
+    """The commonest label of every patch, in reading order; ``ignore`` where nothing is labelled.
+
+    The picture is padded with ``ignore`` to whole patches. Equal counts go to the lower label.
+    """
+    height, width = labels.shape[1:]
+    down, right = -height % patch[0], -width % patch[1]
+    padded = torch.nn.functional.pad(labels, (0, right, 0, down), value=ignore)
+    pixels = padded.unfold(1, patch[0], patch[0]).unfold(2, patch[1], patch[1]).flatten(3)
+    pixels = pixels.flatten(1, 2).long()
+    votes = torch.zeros(*pixels.shape[:2], classes + 1, dtype=torch.int32, device=labels.device)
+    slot = torch.where(pixels == ignore, classes, pixels)
+    votes.scatter_add_(2, slot, torch.ones_like(slot, dtype=torch.int32))
+    count, winner = votes[..., :classes].max(-1)
+    return torch.where(count > 0, winner, ignore)
+
+
+CRITERIA: dict[str, Criterion] = {"entropy": entropy, "confidence": confidence, "margin": margin}
+"""Criteria that need nothing but the logits, by name."""

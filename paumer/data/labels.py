@@ -1,0 +1,134 @@
+"""Class names, colours and label maps of the data sets. Needs numpy only."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Colour = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class ClassSet:
+    """The classes of a data set: label `i` is called `names[i]` and painted in `colours[i]`."""
+
+    names: tuple[str, ...]
+    colours: tuple[Colour, ...]
+    ignore: int = 255
+
+    def __post_init__(self) -> None:
+        if len(self.names) != len(self.colours):
+            raise ValueError(
+                f"{len(self.names)} class names but {len(self.colours)} colours: "
+                "give one colour per name, or make them with distinct_colours(n)"
+            )
+        if 0 <= self.ignore < len(self.names):
+            raise ValueError(
+                f"the ignore label {self.ignore} is also the class {self.names[self.ignore]!r}: "
+                "choose an ignore label outside the classes, customarily 255"
+            )
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def distinct_colours(count: int) -> tuple[Colour, ...]:
+    """`count` colours, each as far as can be from those before it and from black."""
+    steps = 8
+    while steps**3 < 2 * count:
+        steps += 1
+    levels = np.linspace(0, 255, steps).round().astype(np.int64)
+    candidates = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), -1).reshape(-1, 3)
+    # black is taken: it is how the ignore label is painted
+    room = (candidates**2).sum(1)
+    colours: list[Colour] = []
+    for _ in range(count):
+        red, green, blue = (int(level) for level in candidates[int(room.argmax())])
+        colours.append((red, green, blue))
+        room = np.minimum(room, ((candidates - (red, green, blue)) ** 2).sum(1))
+    return tuple(colours)
+
+
+def paint(labels: NDArray[np.integer], class_set: ClassSet) -> NDArray[np.uint8]:
+    """An RGB picture of a label map; the ignore label, and any label without a class, is black."""
+    if labels.size and not (0 <= int(labels.min()) and int(labels.max()) <= 65535):
+        raise ValueError(
+            f"cannot paint labels from {labels.min()} to {labels.max()}: "
+            "labels are whole numbers from 0 to 65535"
+        )
+    highest = max(int(labels.max(initial=0)), class_set.ignore, len(class_set) - 1)
+    table = np.zeros((highest + 1, 3), np.uint8)
+    table[: len(class_set)] = class_set.colours
+    return table[labels]
+
+
+_CAMVID = {
+    "sky": (128, 128, 128),
+    "building": (128, 0, 0),
+    "pole": (192, 192, 128),
+    "road": (128, 64, 128),
+    "pavement": (0, 0, 192),
+    "tree": (128, 128, 0),
+    "sign": (192, 128, 128),
+    "fence": (64, 64, 128),
+    "car": (64, 0, 128),
+    "pedestrian": (64, 64, 0),
+    "bicyclist": (0, 128, 192),
+}
+CAMVID = ClassSet(tuple(_CAMVID), tuple(_CAMVID.values()))
+
+# name: (train colour, id in the labelIds pictures), in the order of the train ids
+_CITYSCAPES = {
+    "road": ((128, 64, 128), 7),
+    "sidewalk": ((244, 35, 232), 8),
+    "building": ((70, 70, 70), 11),
+    "wall": ((102, 102, 156), 12),
+    "fence": ((190, 153, 153), 13),
+    "pole": ((153, 153, 153), 17),
+    "traffic light": ((250, 170, 30), 19),
+    "traffic sign": ((220, 220, 0), 20),
+    "vegetation": ((107, 142, 35), 21),
+    "terrain": ((152, 251, 152), 22),
+    "sky": ((70, 130, 180), 23),
+    "person": ((220, 20, 60), 24),
+    "rider": ((255, 0, 0), 25),
+    "car": ((0, 0, 142), 26),
+    "truck": ((0, 0, 70), 27),
+    "bus": ((0, 60, 100), 28),
+    "train": ((0, 80, 100), 31),
+    "motorcycle": ((0, 0, 230), 32),
+    "bicycle": ((119, 11, 32), 33),
+}
+CITYSCAPES = ClassSet(tuple(_CITYSCAPES), tuple(colour for colour, _ in _CITYSCAPES.values()))
+
+
+def _cityscapes_train_ids() -> NDArray[np.uint8]:
+    table = np.full(256, CITYSCAPES.ignore, np.uint8)
+    for train_id, (_, label_id) in enumerate(_CITYSCAPES.values()):
+        table[label_id] = train_id
+    table.setflags(write=False)
+    return table
+
+
+CITYSCAPES_TRAIN_IDS = _cityscapes_train_ids()
+"""Train id of every value of a `labelIds` picture: `CITYSCAPES_TRAIN_IDS[label_ids]`."""
+
+_ADE20K_NAMES = """
+wall, building, sky, floor, tree, ceiling, road, bed, windowpane, grass, cabinet, sidewalk, person,
+earth, door, table, mountain, plant, curtain, chair, car, water, painting, sofa, shelf, house, sea,
+mirror, rug, field, armchair, seat, fence, desk, rock, wardrobe, lamp, bathtub, railing, cushion,
+base, box, column, signboard, chest of drawers, counter, sand, sink, skyscraper, fireplace,
+refrigerator, grandstand, path, stairs, runway, case, pool table, pillow, screen door, stairway,
+river, bridge, bookcase, blind, coffee table, toilet, flower, book, hill, bench, countertop, stove,
+palm, kitchen island, computer, swivel chair, boat, bar, arcade machine, hovel, bus, towel, light,
+truck, tower, chandelier, awning, streetlight, booth, television receiver, airplane, dirt track,
+apparel, pole, land, bannister, escalator, ottoman, bottle, buffet, poster, stage, van, ship,
+fountain, conveyer belt, canopy, washer, plaything, swimming pool, stool, barrel, basket, waterfall,
+tent, bag, minibike, cradle, oven, ball, food, step, tank, trade name, microwave, pot, animal,
+bicycle, lake, dishwasher, screen, blanket, sculpture, hood, sconce, vase, traffic light, tray,
+ashcan, fan, pier, crt screen, plate, monitor, bulletin board, shower, radiator, glass, clock, flag
+"""
+ADE20K = ClassSet(
+    tuple(name.strip() for name in _ADE20K_NAMES.replace("\n", " ").split(",")),
+    distinct_colours(150),
+)

@@ -1,0 +1,1 @@
+"""The network: a ViT walked from outside, its decoders, and their files."""

@@ -1,0 +1,222 @@
+"""Any plain timm ViT seen through five names: embed, blocks, norm, width, prefix."""
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from jaxtyping import Float, Int
+from timm.layers import resample_abs_pos_embed
+from timm.models import is_model_in_modules
+from timm.models.eva import Eva
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+POSITION_RESIZE: dict[str, dict[str, Any]] = {
+    "timm": {"interpolation": "bicubic", "antialias": True},
+    "bicubic": {"interpolation": "bicubic", "antialias": False},
+    "bilinear": {"interpolation": "bilinear", "antialias": False},
+}
+"""How position embeddings follow the picture size: timm's way, mmsegmentation's, Segmenter's."""
+
+
+class Backbone(nn.Module):
+    """A timm ViT, walked block by block from outside; its own forward is never called."""
+
+    def __init__(self, vit: VisionTransformer | Eva, position_resize: str = "timm") -> None:
+        super().__init__()
+        if position_resize not in POSITION_RESIZE:
+            raise ValueError(
+                f'position embeddings cannot be resized by "{position_resize}": '
+                f"choose one of {', '.join(POSITION_RESIZE)}"
+            )
+        if getattr(vit, "rope_mixed", False):
+            raise ValueError(
+                "this backbone has a rotary table of its own for every block and head; "
+                "only tables shared by all blocks can follow the patches that go on"
+            )
+        # Parts that only a classifier uses would never get a gradient.
+        vit.fc_norm = nn.Identity()
+        vit.attn_pool = None
+        self.vit = vit
+        self.position_resize = position_resize
+        self.rotary = getattr(vit, "rope", None) is not None
+
+    @property
+    def blocks(self) -> nn.Sequential:
+        """The encoder's blocks; the paper's block l is ``blocks[l - 1]``."""
+        blocks: nn.Sequential = self.vit.blocks
+        return blocks
+
+    @property
+    def norm(self) -> Callable[[Tensor], Tensor]:
+        """The final norm."""
+        norm: Callable[[Tensor], Tensor] = self.vit.norm
+        return norm
+
+    @property
+    def width(self) -> int:
+        """Channels of a token."""
+        return int(self.vit.embed_dim)
+
+    @property
+    def prefix(self) -> int:
+        """How many tokens (class, distillation, registers) stand before the patches."""
+        return int(self.vit.num_prefix_tokens)
+
+    @property
+    def depth(self) -> int:
+        """How many blocks there are."""
+        return len(self.vit.blocks)
+
+    @property
+    def patch(self) -> tuple[int, int]:
+        """Height and width of a patch in pixels."""
+        height, width = self.vit.patch_embed.patch_size
+        return int(height), int(width)
+
+    def embed(
+        self, images: Float[Tensor, "b 3 h w"]
+    ) -> tuple[Float[Tensor, "b t d"], Float[Tensor, "n r"] | None]:
+        """The tokens that enter block 1, and the rotary table of the patches if there is one."""
+        vit = self.vit
+        patches = vit.patch_embed(images)
+        batch, height, width, _ = patches.shape
+        patches = patches.flatten(1, 2)
+        names = ("cls_token", "dist_token", "reg_token")
+        heads = [token for name in names if (token := getattr(vit, name, None)) is not None]
+        heads = [token.expand(batch, -1, -1) for token in heads]
+        if vit.pos_embed is None:
+            tokens = torch.cat([*heads, patches], 1)
+        else:
+            position = resample_abs_pos_embed(
+                vit.pos_embed,
+                new_size=[height, width],
+                old_size=list(vit.patch_embed.grid_size),
+                num_prefix_tokens=0 if vit.no_embed_class else self.prefix,
+                **POSITION_RESIZE[self.position_resize],
+            )
+            if vit.no_embed_class:
+                tokens = torch.cat([*heads, patches + position], 1)
+            else:
+                tokens = torch.cat([*heads, patches], 1) + position
+        table = vit.rope.get_embed(shape=(height, width)) if self.rotary else None
+        return vit.norm_pre(vit.pos_drop(tokens)), table
+
+    def run_block(
+        self,
+        number: int,
+        tokens: Float[Tensor, "b t d"],
+        table: Float[Tensor, "n r"] | Float[Tensor, "b 1 n r"] | None = None,
+    ) -> Float[Tensor, "b t d"]:
+        """The tokens after block ``number``, counted from 1."""
+        block = self.blocks[number - 1]
+        result: Tensor = block(tokens, rope=table) if self.rotary else block(tokens)
+        return result
+
+    def multiply_adds_embed(self, patches: int) -> int:
+        """Multiply-adds of cutting one picture into ``patches`` tokens."""
+        return patches * int(self.vit.patch_embed.proj.weight.numel())
+
+    def multiply_adds_block(self, number: int, tokens: int) -> int:
+        """Multiply-adds of block ``number`` over ``tokens`` tokens of one picture."""
+        return block_multiply_adds(self.blocks[number - 1], tokens)
+
+
+def gather_table(
+    table: Float[Tensor, "n r"] | Float[Tensor, "b 1 n r"], kept: Int[Tensor, "b k"]
+) -> Float[Tensor, "b 1 k r"]:
+    """The rotary table of the patches that go on, which differ from picture to picture."""
+    if table.dim() == 2:
+        return table[kept].unsqueeze(1)
+    rows = kept[:, None, :, None].expand(-1, -1, -1, table.shape[-1])
+    return table.gather(2, rows)
+
+
+def block_multiply_adds(block: nn.Module, tokens: int) -> int:
+    """Multiply-adds of one transformer block: its linear layers and the two attention products."""
+    linear = sum(m.weight.numel() for m in block.modules() if isinstance(m, nn.Linear))
+    attended: int = block.get_submodule("attn.proj").in_features  # type: ignore[assignment]
+    return tokens * linear + 2 * tokens * tokens * attended
+
+
+def create_backbone(
+    name: str,
+    image_size: tuple[int, int] | None = None,
+    weights: bool | str | Path = False,
+    drop_path: float = 0.0,
+    norm_eps: float | None = None,
+    position_resize: str = "timm",
+) -> Backbone:
+    """The timm ViT of that name, without its classifier.
+
+    ``image_size`` (height, width) is the size its position embeddings are stored for; any other
+    size still runs. ``weights`` is True for timm's own by download, or a local safetensors file.
+    """
+    _check_name(name)
+    overlay = None
+    if isinstance(weights, str | Path):
+        overlay = {"file": str(_safetensors_file(Path(weights)))}
+    try:
+        vit = timm.create_model(
+            name,
+            pretrained=bool(weights),
+            pretrained_cfg_overlay=overlay,
+            num_classes=0,
+            dynamic_img_size=True,
+            drop_path_rate=drop_path,
+            **({"img_size": image_size} if image_size else {}),
+        )
+    except (OSError, RuntimeError) as error:
+        if not weights:
+            raise
+        source = "by download" if overlay is None else f'from "{weights}"'
+        raise ValueError(
+            f"weights of {name} could not be had {source}: {error}. "
+            f"Give a local safetensors file with timm's tensor names, or no weights"
+        ) from error
+    if norm_eps is not None:
+        for module in vit.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.eps = norm_eps
+    return Backbone(vit, position_resize)
+
+
+def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of the pictures that the backbone's timm weights expect."""
+    _check_name(name)
+    config = timm.get_pretrained_cfg(name)
+    return (tuple(config.mean), tuple(config.std)) if config else ((0.5,) * 3, (0.5,) * 3)
+
+
+def _check_name(name: str) -> None:
+    plain = name.split(".")[0]
+    if plain.startswith(("mit_", "segformer")):
+        raise ValueError(
+            f'backbone "{name}" mixes convolutions over the whole grid between its blocks, '
+            f"so single patches cannot pause: choose a plain ViT, such as vit_tiny_patch16_384"
+        )
+    if not timm.is_model(plain):
+        near = difflib.get_close_matches(plain, timm.list_models(module="vision_transformer"), 3)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise ValueError(f'timm has no backbone "{name}".{hint}')
+    if not is_model_in_modules(plain, ["vision_transformer", "deit", "eva"]):
+        raise ValueError(
+            f'backbone "{name}" is not a plain ViT: it is hierarchical, convolutional or ties '
+            f"attention to the full grid, so single patches cannot pause. "
+            f"Choose one such as vit_tiny_patch16_384, deit3_small_patch16_224 "
+            f"or vit_small_patch16_dinov3"
+        )
+
+
+def _safetensors_file(path: Path) -> Path:
+    if path.suffix != ".safetensors":
+        raise ValueError(
+            f'weights file "{path}" is not a .safetensors file; checkpoints that are pickles '
+            f"are read by `paumer import` only"
+        )
+    if not path.is_file():
+        raise FileNotFoundError(f'no weights file at "{path}"')
+    return path

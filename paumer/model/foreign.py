@@ -1,0 +1,239 @@
+"""Checkpoints of other projects -> (configuration, tensors): rstrudel/segmenter, mmsegmentation.
+
+Names and shapes only; no network class is known here. Pickles are opened with ``weights_only``,
+so that code in them never runs.
+"""
+
+import pickle
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from paumer.data.labels import ADE20K, CITYSCAPES
+from paumer.model.weights import ModelConfig
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A foreign checkpoint in our names: ``unused`` lists its tensors that have no place here."""
+
+    source: str
+    config: ModelConfig
+    tensors: dict[str, Tensor]
+    unused: tuple[str, ...]
+
+
+_BLOCK = r"((?:backbone\.vit|decoder)\.blocks\.\d+)"
+
+_RSTRUDEL = (
+    (r"encoder\.(?!head)", "backbone.vit."),
+    (r"decoder\.cls_emb", "decoder.class_embedding"),
+    (r"decoder\.proj_dec", "decoder.project"),
+    (r"decoder\.proj_patch", "decoder.project_patches.weight"),
+    (r"decoder\.proj_classes", "decoder.project_classes.weight"),
+    (r"decoder\.decoder_norm", "decoder.norm"),
+)
+
+_MMSEG = (
+    (r"backbone\.ln1\.", "backbone.vit.norm."),
+    (r"backbone\.layers", "backbone.vit.blocks"),
+    (r"backbone\.patch_embed\.projection", "backbone.vit.patch_embed.proj"),
+    (r"backbone\.(?!vit)", "backbone.vit."),
+    (r"decode_head\.layers", "decoder.blocks"),
+    (r"decode_head\.cls_emb", "decoder.class_embedding"),
+    (r"decode_head\.dec_proj", "decoder.project"),
+    (r"decode_head\.patch_proj", "decoder.project_patches"),
+    (r"decode_head\.classes_proj", "decoder.project_classes"),
+    (r"decode_head\.decoder_norm", "decoder.norm"),
+    (r"decode_head\.mask_norm", "decoder.mask_norm"),
+    (r"decode_head\.conv_seg", "decoder.head"),
+    (_BLOCK + r"\.ln([12])", r"\1.norm\2"),
+    (_BLOCK + r"\.attn\.attn\.in_proj_", r"\1.attn.qkv."),
+    (_BLOCK + r"\.attn\.attn\.out_proj", r"\1.attn.proj"),
+    (_BLOCK + r"\.ffn\.layers\.0\.0", r"\1.mlp.fc1"),
+    (_BLOCK + r"\.ffn\.layers\.1", r"\1.mlp.fc2"),
+)
+
+_BACKBONES = {
+    (192, False): "vit_tiny_patch16_384",
+    (384, False): "vit_small_patch16_384",
+    (768, False): "vit_base_patch16_384",
+    (1024, False): "vit_large_patch16_384",
+    (192, True): "deit_tiny_distilled_patch16_224",
+    (384, True): "deit_small_distilled_patch16_224",
+    (768, True): "deit_base_distilled_patch16_384",
+}
+
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+def read_checkpoint(path: Path) -> Imported:
+    """A Segmenter checkpoint of rstrudel/segmenter or mmsegmentation, whichever it is."""
+    content = _load_pickle(path)
+    if isinstance(content.get("model"), Mapping):
+        return _read_rstrudel(path, content["model"])
+    if isinstance(content.get("state_dict"), Mapping):
+        meta = content.get("meta")
+        return _read_mmseg(path, content["state_dict"], meta if isinstance(meta, Mapping) else {})
+    raise ValueError(
+        f'"{path}" is neither a rstrudel/segmenter checkpoint (entry "model") nor one of '
+        f'mmsegmentation (entry "state_dict"); its entries are {", ".join(map(str, content))}'
+    )
+
+
+def _read_rstrudel(path: Path, state: Mapping[str, Tensor]) -> Imported:
+    variant = _read_variant(path.with_name("variant.yml"))
+    net = variant.get("net_kwargs", {})
+    tensors, unused = _rename(state, _RSTRUDEL)
+    for name in ("decoder.project_patches.weight", "decoder.project_classes.weight"):
+        if name in tensors:  # Used as x @ P there, as a linear layer here.
+            tensors[name] = tensors[name].T.contiguous()
+    mean, std = _IMAGENET if net.get("normalization") == "deit" else _HALF
+    options = net.get("decoder", {})
+    dataset = str(variant.get("dataset_kwargs", {}).get("dataset", ""))
+    config = _config(
+        tensors,
+        path,
+        names={"ade20k": ADE20K.names, "cityscapes": CITYSCAPES.names}.get(dataset, ()),
+        image_size=tuple(net.get("image_size", ())),
+        norm_eps=1e-5,
+        position_resize="bilinear",
+        dropout=float(options.get("dropout", 0.1)),
+        normalisation=(mean, std),
+    )
+    stated = options.get("n_layers")
+    if config.decoder == "mask" and stated not in (None, config.decoder_options["depth"]):
+        raise ValueError(
+            f"variant.yml says the decoder has {stated} layers, "
+            f'"{path}" holds {config.decoder_options["depth"]}'
+        )
+    return Imported("rstrudel/segmenter", config, tensors, unused)
+
+
+def _read_mmseg(path: Path, state: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Imported:
+    tensors, unused = _rename(state, _MMSEG)
+    if "decoder.head.weight" in tensors:
+        tensors["decoder.head.weight"] = tensors["decoder.head.weight"].flatten(1)
+    dataset = meta.get("dataset_meta")
+    names = dataset.get("classes", ()) if isinstance(dataset, Mapping) else meta.get("CLASSES", ())
+    config = _config(
+        tensors,
+        path,
+        names=tuple(map(str, names or ())),
+        image_size=(),
+        norm_eps=1e-6,
+        position_resize="bicubic",
+        dropout=0.0,
+        normalisation=_HALF,
+    )
+    return Imported("mmsegmentation", config, tensors, unused)
+
+
+def _config(
+    tensors: Mapping[str, Tensor],
+    path: Path,
+    *,
+    names: tuple[str, ...],
+    image_size: tuple[int, ...],
+    norm_eps: float,
+    position_resize: str,
+    dropout: float,
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]],
+) -> ModelConfig:
+    """What the shapes of the tensors say about the network."""
+    try:
+        position = tensors["backbone.vit.pos_embed"]
+        patch = tensors["backbone.vit.patch_embed.proj.weight"].shape[-1]
+        masks = "decoder.class_embedding" in tensors
+        head = tensors["decoder.class_embedding" if masks else "decoder.head.weight"]
+    except KeyError as missing:
+        raise ValueError(f'"{path}" is not a Segmenter checkpoint: no {missing}') from None
+    width, distilled = position.shape[-1], "backbone.vit.dist_token" in tensors
+    if (width, distilled) not in _BACKBONES or patch != 16:
+        raise ValueError(f'"{path}" has {width} channels and patch {patch}: no backbone known')
+    patches = position.shape[1] - 1 - distilled
+    side = round(patches**0.5) * patch
+    size = (image_size[0], image_size[1]) if len(image_size) == 2 else (side, side)
+    if size[0] // patch * (size[1] // patch) != patches:
+        raise ValueError(f'"{path}" has {patches} positions, which do not fit {size}')
+    classes = head.shape[1] if masks else head.shape[0]
+    if len(names) != classes:
+        names = tuple(f"class {i}" for i in range(classes))
+    depth = len({key.split(".")[2] for key in tensors if key.startswith("decoder.blocks.")})
+    return ModelConfig(
+        backbone=_BACKBONES[width, distilled],
+        decoder="mask" if masks else "linear",
+        classes=names,
+        image_size=size,
+        mean=normalisation[0],
+        std=normalisation[1],
+        decoder_options={"depth": depth, "dropout": dropout} if masks else {},
+        norm_eps=norm_eps,
+        position_resize=position_resize,
+    )
+
+
+def _rename(
+    state: Mapping[str, Tensor], rules: tuple[tuple[str, str], ...]
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Tensors under our names, and the names of those that are not part of our networks."""
+    tensors: dict[str, Tensor] = {}
+    unused: list[str] = []
+    for key, tensor in state.items():
+        name = key
+        for pattern, replacement in rules:
+            name = re.sub(f"^{pattern}", replacement, name)
+        if re.match(r"backbone\.vit\.(?!head)|decoder\.", name):
+            tensors[name] = tensor
+        else:
+            unused.append(key)
+    return tensors, tuple(unused)
+
+
+class _VariantLoader(yaml.SafeLoader):
+    """Plain YAML plus tuples, which ``variant.yml`` writes under a Python tag."""
+
+
+_VariantLoader.add_constructor(
+    "tag:yaml.org,2002:python/tuple",
+    lambda loader, node: tuple(loader.construct_sequence(node)),  # type: ignore[arg-type]
+)
+
+
+def _read_variant(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(
+            f'"{path}" is missing: a rstrudel/segmenter checkpoint needs it beside it'
+        )
+    try:
+        content = yaml.load(path.read_text("utf-8"), Loader=_VariantLoader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f'cannot read "{path}": {error}') from error
+    if not isinstance(content, dict):
+        raise ValueError(f'"{path}" does not hold settings')
+    return content
+
+
+def _load_pickle(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f'no checkpoint at "{path}"')
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = str(error).split("WeightsUnpickler error: ")[-1].split("\n")[0]
+        raise ValueError(
+            f'"{path}" holds more than tensors and plain values ({reason}); '
+            f"such a pickle could run code, so nothing of it was loaded"
+        ) from error
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        raise ValueError(f'cannot read checkpoint "{path}": {error}') from error
+    if not isinstance(content, Mapping):
+        raise ValueError(f'"{path}" holds a {type(content).__name__}, not a checkpoint')
+    return content

@@ -1,0 +1,337 @@
+"""The segmenter whose patches pause: walk, score, pause, assemble, decode; early exit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from huggingface_hub import PyTorchModelHubMixin
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from paumer import pausing
+from paumer.criteria import Criterion, entropy
+from paumer.model import weights as files
+from paumer.model.backbone import Backbone, create_backbone, gather_table, normalisation
+from paumer.model.decoders import Decoder, TokenDecoder, create_decoder, to_grid, upsample
+from paumer.model.weights import ModelConfig
+from paumer.pause_config import Amount, PauseConfig, Threshold
+from paumer.pausing import Stage
+
+NO_PAUSE = PauseConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What ``forward`` gives: class logits, and what happened at each pause.
+
+    ``grid`` is the number of patches down and across. With early exit the logits are
+    log-probabilities.
+    """
+
+    logits: Float[Tensor, "b classes h w"]
+    stages: tuple[Stage, ...]
+    grid: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Pictures on their way through the encoder, equally many patches of each still active."""
+
+    tokens: Float[Tensor, "b t d"]
+    places: Int[Tensor, "b n"]
+    table: Tensor | None
+    stages: tuple[Stage, ...] = ()
+
+    @property
+    def pictures(self) -> Int[Tensor, " b"]:
+        """Which pictures of the batch these are."""
+        first = self.stages[0].places if self.stages else self.places
+        return first[:, 0] // first.shape[1]
+
+
+class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", tags=["paumer"]):
+    """A ViT segmenter that runs at any pause configuration, given with every call.
+
+    ``aux_head`` gives tokens after any block their class logits (the paper's D_A). It is shared
+    by all blocks. ``config`` says how to build the same network again; saving needs it.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        decoder: Decoder,
+        aux_head: nn.Module,
+        config: ModelConfig | None = None,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.decoder = decoder
+        self.aux_head = aux_head
+        self.config = config
+
+    def forward(
+        self,
+        images: Float[Tensor, "b 3 h w"],
+        pause: PauseConfig = NO_PAUSE,
+        criterion: Criterion = entropy,
+        early_exit: bool = False,
+        full_size: bool = True,
+    ) -> Prediction:
+        """Class logits of normalised pictures of any size.
+
+        With ``early_exit`` paused patches take the auxiliary head's word and the decoder works on
+        the others only. Without ``full_size`` the logits stay on the decoder's coarse grid, which
+        covers the picture padded to whole patches.
+        """
+        pause.check(self.backbone.depth, early_exit)
+        if early_exit:
+            self._check_early_exit()
+        height, width = images.shape[2:]
+        images = pad_to_patches(images, self.backbone.patch)
+        grid = (
+            images.shape[2] // self.backbone.patch[0],
+            images.shape[3] // self.backbone.patch[1],
+        )
+        walks, done = [self.start(images)], 0
+        for block, amount in pause.stages:
+            walks = [self.advance(walk, done, block) for walk in walks]
+            walks = [w for walk in walks for w in self.pause(walk, block, amount, criterion)]
+            done = block
+        walks = [self.advance(walk, done, self.backbone.depth) for walk in walks]
+        logits = self.finish(walks, grid, early_exit)
+        if full_size:
+            logits = upsample(logits, tuple(images.shape[2:]))[..., :height, :width]
+        return Prediction(logits, tuple(s for walk in walks for s in walk.stages), grid)
+
+    def start(self, images: Float[Tensor, "b 3 h w"]) -> Walk:
+        """Pictures of whole patches, cut and embedded, before block 1."""
+        tokens, table = self.backbone.embed(images)
+        batch, patches = tokens.shape[0], tokens.shape[1] - self.backbone.prefix
+        places = torch.arange(batch * patches, device=tokens.device).view(batch, patches)
+        return Walk(tokens, places, table)
+
+    def advance(self, walk: Walk, done: int, until: int) -> Walk:
+        """The walk after block ``until``, when block ``done`` was the last one run."""
+        tokens = walk.tokens
+        for number in range(done + 1, until + 1):
+            tokens = self.backbone.run_block(number, tokens, walk.table)
+        return replace(walk, tokens=tokens)
+
+    def pause(self, walk: Walk, block: int, amount: Amount, criterion: Criterion) -> list[Walk]:
+        """The walk without the patches that pause after ``block``: one, or by threshold several."""
+        prefix = self.backbone.prefix
+        logits = self.aux_head(walk.tokens[:, prefix:])
+        score = criterion(logits, walk.places)
+        walks = []
+        for rows, keep in pausing.group_by_count(score, amount):
+            before = Stage(
+                block, walk.tokens, walk.places, logits, score, pausing.choose(score, keep)
+            )
+            table, earlier = walk.table, walk.stages
+            if rows is not None:
+                before = _select(before, rows)
+                earlier = tuple(_select(stage, rows) for stage in earlier)
+                table = table[rows] if table is not None and table.dim() == 4 else table
+            walks.append(
+                Walk(
+                    tokens=pausing.pause(before.tokens, before.kept, prefix),
+                    places=before.places.gather(1, before.kept),
+                    table=None if table is None else gather_table(table, before.kept),
+                    stages=(*earlier, before),
+                )
+            )
+        return walks
+
+    def finish(
+        self, walks: Sequence[Walk], grid: tuple[int, int], early_exit: bool = False
+    ) -> Float[Tensor, "b classes h w"]:
+        """Coarse logits of walks that went through all blocks, in the order of the pictures."""
+        parts = [self._exit(walk) if early_exit else self._assemble(walk) for walk in walks]
+        whole = parts[0]
+        if len(walks) > 1:
+            order = torch.cat([walk.pictures for walk in walks]).argsort()
+            whole = torch.cat(parts)[order]
+        if early_exit:
+            return to_grid(whole, grid)
+        patches = self.backbone.norm(whole)[:, self.backbone.prefix :]
+        logits: Tensor = self.decoder(patches, grid)
+        return logits
+
+    def _assemble(self, walk: Walk) -> Float[Tensor, "b t d"]:
+        stages = [(stage.tokens, stage.kept) for stage in walk.stages]
+        return pausing.assemble(walk.tokens, stages, self.backbone.prefix)
+
+    def _exit(self, walk: Walk) -> Float[Tensor, "b n classes"]:
+        # Log-probabilities, because the two heads' raw logits have different scales.
+        assert isinstance(self.decoder, TokenDecoder)
+        patches = self.backbone.norm(walk.tokens)[:, self.backbone.prefix :]
+        log_p = self.decoder.token_logits(patches).log_softmax(-1)
+        stages = [(stage.logits.log_softmax(-1), stage.kept) for stage in walk.stages]
+        return pausing.assemble(log_p, stages)
+
+    def _check_early_exit(self) -> None:
+        if not isinstance(self.decoder, TokenDecoder):
+            raise ValueError(
+                f"early exit is not possible with {type(self.decoder).__name__}: it convolves over "
+                f"the full grid of patches, so it needs the paused ones too. "
+                f"Use the mask or the linear decoder"
+            )
+
+    def multiply_adds(
+        self, size: tuple[int, int], pause: PauseConfig = NO_PAUSE, early_exit: bool = False
+    ) -> int:
+        """Exact multiply-adds of one picture of ``size`` (height, width), by shares only.
+
+        Counted as usual: convolutions, linear layers and attention products, not upsampling.
+        """
+        pause.check(self.backbone.depth, early_exit)
+        down, across = (-(-s // p) for s, p in zip(size, self.backbone.patch, strict=True))
+        patches = down * across
+        active, total = patches, self.backbone.multiply_adds_embed(patches)
+        shares = dict(pause.stages)
+        if any(isinstance(share, Threshold) for share in shares.values()):
+            raise ValueError(f'the cost of "{pause}" depends on the picture: give shares')
+        head = sum(m.weight.numel() for m in self.aux_head.modules() if isinstance(m, nn.Linear))
+        for number in range(1, self.backbone.depth + 1):
+            total += self.backbone.multiply_adds_block(number, active + self.backbone.prefix)
+            if isinstance(share := shares.get(number), float):
+                total += active * head
+                active = pausing.going_on(active, share)
+        return total + self.decoder.multiply_adds(active if early_exit else patches)
+
+    @classmethod
+    def from_config(cls, config: ModelConfig) -> Self:
+        """A network of that configuration with fresh weights."""
+        backbone = create_backbone(
+            config.backbone,
+            config.image_size,
+            norm_eps=config.norm_eps,
+            position_resize=config.position_resize,
+            drop_path=config.drop_path,
+        )
+        return cls._around(backbone, config)
+
+    @classmethod
+    def _around(cls, backbone: Backbone, config: ModelConfig) -> Self:
+        classes = len(config.classes)
+        decoder = create_decoder(
+            config.decoder, backbone.width, classes, **dict(config.decoder_options)
+        )
+        aux_head = nn.Linear(backbone.width, classes)
+        nn.init.trunc_normal_(aux_head.weight, std=0.02)
+        nn.init.zeros_(aux_head.bias)
+        return cls(backbone, decoder, aux_head, config)
+
+    def save_pretrained(
+        self,
+        save_directory: str | Path,
+        *,
+        config: Any = None,
+        repo_id: str | None = None,
+        push_to_hub: bool = False,
+        model_card_kwargs: dict[str, Any] | None = None,
+        **push_to_hub_kwargs: Any,
+    ) -> str | None:
+        """Write the model directory: ``config.json``, ``model.safetensors``, ``README.md``.
+
+        A new directory appears complete or not at all; in one that exists, each file is replaced
+        as a whole and other files stay.
+        """
+        if self.config is None:
+            raise ValueError(
+                "this segmenter was put together by hand and has no configuration to save: "
+                "give one to its constructor, or use build_model(...)"
+            )
+        directory = Path(save_directory)
+        files.save_model(directory, self.config, self.state_dict())
+        if not push_to_hub:
+            return None
+        return self.push_to_hub(repo_id or directory.name, **push_to_hub_kwargs)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        force_download: bool = False,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        local_files_only: bool = False,
+        revision: str | None = None,
+        map_location: str | torch.device = "cpu",
+        **_: Any,
+    ) -> Self:
+        """The network of a model directory or a hub model, ready for inference.
+
+        Reads ``config.json`` and ``model.safetensors``, never a pickle.
+        """
+        directory = files.find_model(
+            str(pretrained_model_name_or_path),
+            force_download=force_download,
+            token=token,
+            cache_dir=cache_dir,
+            local_files_only=local_files_only,
+            revision=revision,
+        )
+        config, tensors = files.load_model(directory)
+        try:
+            model = cls.from_config(config)
+        except TypeError as error:
+            raise ValueError(f'"{directory}" describes no network: {error}') from error
+        files.load_tensors(model, tensors, directory)
+        return model.to(map_location).eval()
+
+
+def build_model(
+    backbone: str = "vit_tiny_patch16_384",
+    decoder: str = "mask",
+    classes: int | Sequence[str] = 19,
+    image_size: int | tuple[int, int] | None = None,
+    weights: bool | str | Path = False,
+    drop_path: float = 0.0,
+    **decoder_options: Any,
+) -> PausingSegmenter:
+    """A pausing segmenter around the timm ViT of that name.
+
+    ``classes`` are their names or just how many. ``weights`` initialises the backbone: True for
+    timm's own by download, or a local safetensors file. ``image_size`` is what the position
+    embeddings are stored for (default: the backbone's own); pictures of any size still run.
+    """
+    names = [f"class {i}" for i in range(classes)] if isinstance(classes, int) else classes
+    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    part = create_backbone(backbone, size, weights, drop_path)
+    height, width = part.vit.patch_embed.img_size
+    mean, std = normalisation(backbone)
+    config = ModelConfig(
+        backbone=backbone,
+        decoder=decoder,
+        classes=tuple(names),
+        image_size=(height, width),
+        decoder_options=decoder_options,
+        mean=mean,
+        std=std,
+        drop_path=drop_path,
+    )
+    return PausingSegmenter._around(part, config)
+
+
+def pad_to_patches(
+    images: Float[Tensor, "b 3 h w"], patch: tuple[int, int]
+) -> Float[Tensor, "b 3 height width"]:
+    """The pictures, with zeros added right and below to make whole patches."""
+    down, right = -images.shape[2] % patch[0], -images.shape[3] % patch[1]
+    return F.pad(images, (0, right, 0, down)) if down or right else images
+
+
+def _select(stage: Stage, rows: Int[Tensor, " g"]) -> Stage:
+    return Stage(
+        stage.block,
+        stage.tokens[rows],
+        stage.places[rows],
+        stage.logits[rows],
+        stage.score[rows],
+        stage.kept[rows],
+    )

@@ -1,0 +1,203 @@
+"""Files <-> (configuration, tensors): our model directories, and how they survive bad luck.
+
+Nothing here knows a network class, and nothing here reads a pickle.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+CARD_FILE = "README.md"
+
+_LARGEST = 65536  # No real picture side, class count or decoder width is beyond this.
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """How to build the network again, and what its classes and pictures are."""
+
+    backbone: str
+    decoder: str
+    classes: tuple[str, ...]
+    image_size: tuple[int, int]
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    colours: tuple[tuple[int, int, int], ...] = ()
+    decoder_options: Mapping[str, int | float] = field(default_factory=dict)
+    norm_eps: float | None = None
+    position_resize: str = "timm"
+    drop_path: float = 0.0
+
+    def __post_init__(self) -> None:
+        sides = [*self.image_size, *self.decoder_options.values(), len(self.classes)]
+        for number in sides:
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                raise ValueError(f"{number!r} is not a number")
+            if not 0 <= number <= _LARGEST:
+                raise ValueError(f"{number} is out of range: at most {_LARGEST}")
+        if len(self.image_size) != 2 or not self.classes:
+            raise ValueError("image_size needs height and width, and classes at least one name")
+        if self.decoder_options.get("depth", 1) > 64:
+            raise ValueError(f"a decoder of {self.decoder_options['depth']} layers is out of range")
+        if self.colours and len(self.colours) != len(self.classes):
+            raise ValueError(f"{len(self.colours)} colours for {len(self.classes)} classes")
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """The configuration written as JSON values; anything unknown or missing is named."""
+        known = {item.name for item in fields(cls)}
+        if unknown := sorted(set(values) - known - {"format"}):
+            raise ValueError(f"unknown entries: {', '.join(unknown)}")
+        if missing := sorted({"backbone", "decoder", "classes", "image_size"} - set(values)):
+            raise ValueError(f"missing entries: {', '.join(missing)}")
+        given = {key: _frozen(value) for key, value in values.items() if key in known}
+        return cls(**given)
+
+    def to_json(self) -> dict[str, Any]:
+        """The configuration as JSON values."""
+        return {"format": "paumer 1", **asdict(self)}
+
+
+def save_model(directory: Path, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
+    """Write a model directory.
+
+    A new one appears complete or not at all. In one that exists each file is replaced as a whole,
+    and a model card or other files already there stay.
+    """
+    parent = directory.resolve().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=parent))
+    try:
+        new.chmod(0o777 & ~_umask())
+        contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+        save_file(contiguous, new / WEIGHTS_FILE, metadata={"format": "pt"})
+        (new / CONFIG_FILE).write_text(json.dumps(config.to_json(), indent=2) + "\n", "utf-8")
+        if not (directory / CARD_FILE).exists():
+            (new / CARD_FILE).write_text(_model_card(config), "utf-8")
+        for file in new.iterdir():
+            _sync(file)
+        if directory.exists():
+            for file in new.iterdir():
+                os.replace(file, directory / file.name)
+            _sync(directory)
+        else:
+            new.rename(directory)
+        _sync(parent)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def find_model(name: str, **hub_options: Any) -> Path:
+    """The directory of a model on disk, or of a hub model after downloading it.
+
+    Only ``config.json`` and ``model.safetensors`` are ever asked for; pickles are refused.
+    """
+    if os.path.isdir(name):
+        return Path(name)
+    try:
+        paths = [hf_hub_download(name, file, **hub_options) for file in (CONFIG_FILE, WEIGHTS_FILE)]
+    except EntryNotFoundError as error:
+        raise FileNotFoundError(
+            f'hub model "{name}" has no {CONFIG_FILE} with {WEIGHTS_FILE}: '
+            f"weights kept as a pickle (pytorch_model.bin) are not loaded"
+        ) from error
+    except (HFValidationError, HfHubHTTPError, OSError) as error:
+        raise FileNotFoundError(
+            f'no model directory at "{name}", and no such model could be had from the hub ({error})'
+        ) from error
+    return Path(paths[0]).parent
+
+
+def load_model(directory: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """The configuration and tensors of a model directory."""
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        if not (directory / name).is_file():
+            hint = ""
+            if name == WEIGHTS_FILE and (directory / "pytorch_model.bin").exists():
+                hint = "; its pytorch_model.bin is a pickle, which could run code: not loaded"
+            raise FileNotFoundError(f'"{directory}" is no model directory: {name} is missing{hint}')
+    try:
+        values = json.loads((directory / CONFIG_FILE).read_text("utf-8"))
+        if not isinstance(values, dict):
+            raise ValueError("not a JSON object")
+        config = ModelConfig.from_json(values)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f'cannot read "{directory / CONFIG_FILE}": {error}') from error
+    try:
+        return config, load_file(directory / WEIGHTS_FILE)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ValueError(f'cannot read "{directory / WEIGHTS_FILE}": {error}') from error
+
+
+def load_tensors(
+    module: nn.Module, tensors: Mapping[str, Tensor], source: str | Path, fresh: str = ""
+) -> None:
+    """Put tensors into a module: all of them, each where it belongs.
+
+    Those whose name starts with ``fresh`` may be missing and keep the values they have.
+    """
+    own = module.state_dict()
+    missing = [key for key in own if key not in tensors and not (fresh and key.startswith(fresh))]
+    surplus = [key for key in tensors if key not in own]
+    shapes = [
+        f"{key} is {tuple(tensors[key].shape)}, expected {tuple(own[key].shape)}"
+        for key in own
+        if key in tensors and tensors[key].shape != own[key].shape
+    ]
+    problems = [
+        f"{title}: {', '.join(keys[:5])}{f' and {len(keys) - 5} more' if len(keys) > 5 else ''}"
+        for title, keys in (("missing", missing), ("not known", surplus), ("wrong shape", shapes))
+        if keys
+    ]
+    if problems:
+        raise ValueError(f'tensors of "{source}" do not fit the model; {"; ".join(problems)}')
+    module.load_state_dict(dict(tensors), strict=False)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+
+
+def _model_card(config: ModelConfig) -> str:
+    return (
+        "---\nlibrary_name: paumer\npipeline_tag: image-segmentation\ntags:\n- paumer\n---\n\n"
+        f"# {config.backbone}, {config.decoder} decoder, {len(config.classes)} classes\n\n"
+        "A segmenter whose patches can pause. One set of weights serves every pause "
+        "configuration:\n\n"
+        "```python\nfrom paumer import PauseConfig, PausingSegmenter\n\n"
+        'model = PausingSegmenter.from_pretrained("path/to/this/directory")\n'
+        'prediction = model(images, PauseConfig.parse("3:0.4,5:0.4"))\n```\n\n'
+        f"Pictures are RGB, scaled to 0..1, mean {list(config.mean)}, std {list(config.std)}.\n\n"
+        f"Classes: {', '.join(config.classes)}.\n"
+    )
+
+
+def _sync(path: Path) -> None:
+    """Wait until the file or directory is on the disk."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except PermissionError:  # Windows opens no directories.
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,154 @@
+"""After which block, what share: the pause configuration, one value spelled the same everywhere."""
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """Pause by score instead of by share: every patch that scores below ``below``.
+
+    Spelled ``3:<0.35``. How many patches pause then depends on the picture.
+    """
+
+    below: float
+
+    def __str__(self) -> str:
+        return f"<{_number(self.below)}"
+
+
+Amount = float | Threshold
+
+DEFAULT_RANGES: Mapping[int, tuple[float, float]] = dict.fromkeys(range(3, 10), (0.2, 0.8))
+"""The paper's training ranges (section 4): a share of U[0.2, 0.8] after one of blocks 3 to 9."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseConfig:
+    """Pauses in the order they happen: ``((3, 0.2), (5, 0.4))`` is spelled ``3:0.2,5:0.4``.
+
+    Each stage is a block, counted from 1, and the share of the still active patches that pause
+    after it. No stage at all is spelled ``none``. The text is also the JSON form.
+    """
+
+    stages: tuple[tuple[int, Amount], ...] = ()
+
+    def __post_init__(self) -> None:
+        stages = tuple(
+            (block, amount if isinstance(amount, Threshold) else float(amount))
+            for block, amount in self.stages
+        )
+        object.__setattr__(self, "stages", stages)
+        previous = 0
+        for block, amount in self.stages:
+            part = f"{block}:{amount}"
+            if block < 1:
+                raise ValueError(
+                    f'cannot pause after block {block} ("{part}"): blocks count from 1'
+                )
+            if block <= previous:
+                order = "is given twice" if block == previous else f"stands after block {previous}"
+                raise ValueError(
+                    f'block {block} {order} in "{self}": give each block once, in ascending order'
+                )
+            if not isinstance(amount, Threshold) and not 0 <= amount < 1:
+                raise ValueError(
+                    f'share {amount} of "{part}" is out of range: '
+                    f"a share is at least 0 and below 1, such as 0.4"
+                )
+            previous = block
+
+    def __str__(self) -> str:
+        return ",".join(f"{block}:{_number(amount)}" for block, amount in self.stages) or "none"
+
+    def __bool__(self) -> bool:
+        return bool(self.stages)
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The blocks after which patches pause."""
+        return tuple(block for block, _ in self.stages)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The configuration spelled by ``text``, such as ``3:0.2,5:0.4`` or ``none``."""
+        if text.strip() in ("none", ""):
+            return cls()
+        return cls(tuple(_parse_stage(part.strip(), text) for part in text.split(",")))
+
+    @classmethod
+    def draw(
+        cls, seed: int, step: int, ranges: Mapping[int, tuple[float, float]] = DEFAULT_RANGES
+    ) -> Self:
+        """One block and one share at random (section 3.2), the same for the same seed and step.
+
+        ``ranges`` gives each block that may be drawn its range of shares. Nothing but the
+        arguments decides, so every process and every resumed run draws alike.
+        """
+        if not ranges:
+            raise ValueError("no block to draw from: give at least one block its range of shares")
+        dice = random.Random(f"pause {seed} {step}")
+        block = dice.choice(sorted(ranges))
+        return cls(((block, dice.uniform(*ranges[block])),))
+
+    def check(self, depth: int, early_exit: bool = False) -> None:
+        """Raise unless a backbone of ``depth`` blocks can pause like this."""
+        for block in self.blocks:
+            if block > depth:
+                raise ValueError(
+                    f"cannot pause after block {block}: this backbone has {depth} blocks "
+                    f'(pause configuration "{self}")'
+                )
+            if block == depth and not early_exit:
+                raise ValueError(
+                    f"pausing after block {block}, the last one, spares nothing without early exit "
+                    f'(pause configuration "{self}")'
+                )
+
+
+def parse_pauses(texts: Sequence[str]) -> tuple[PauseConfig, ...]:
+    """The configurations spelled by ``texts``; ``paper`` stands for the 13 of the paper's table."""
+    configs: list[PauseConfig] = []
+    for text in texts:
+        configs.extend(PAPER_CONFIGS if text == "paper" else [PauseConfig.parse(text)])
+    return tuple(dict.fromkeys(configs))
+
+
+def _parse_stage(part: str, text: str) -> tuple[int, Amount]:
+    match = re.fullmatch(r"(-?\d+)\s*:\s*(<?)\s*([-+.\deE]+)", part)
+    try:
+        if match is None:
+            raise ValueError
+        block, below, number = int(match[1]), match[2], float(match[3])
+    except ValueError:
+        raise ValueError(
+            f'cannot read "{part}" in pause configuration "{text}": '
+            f'write block:share, such as 3:0.4, several joined by commas, or "none"'
+        ) from None
+    return block, Threshold(number) if below else number
+
+
+def _number(amount: Amount) -> str:
+    """The shortest text that reads back as the same number."""
+    if isinstance(amount, Threshold):
+        return str(amount)
+    short = format(amount, "g")
+    return short if float(short) == amount else repr(amount)
+
+
+def _paper_configs() -> tuple[PauseConfig, ...]:
+    once = [((3, share),) for share in (0.2, 0.4, 0.6)]
+    once += [((5, share),) for share in (0.2, 0.4, 0.6, 0.8)]
+    often = [
+        tuple((block, share) for block in blocks)
+        for blocks in ((3, 5), (3, 5, 7))
+        for share in (0.2, 0.3, 0.4)
+    ]
+    return tuple(PauseConfig(stages) for stages in [*once, *often])
+
+
+PAPER_CONFIGS = _paper_configs()
+"""The 13 configurations of the paper's table, in its order."""

@@ -1,0 +1,89 @@
+"""The idea: some patches pause and keep their representation, the others go on.
+
+Paper, section 3 and appendix A. Pure functions of tensors and numbers. Tokens are laid out as
+timm lays them out, ``prefix`` tokens (class, distillation, registers) first: these never pause.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from paumer.pause_config import Amount, Threshold
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One pause: what stood before it, who went on and why.
+
+    ``places`` counts patches over the whole batch: picture * patches per picture + patch, in
+    reading order. ``kept`` points into ``places``. A batch pausing by threshold has a stage for
+    every group of pictures of which equally many patches went on.
+    """
+
+    block: int
+    tokens: Float[Tensor, "b t d"]
+    places: Int[Tensor, "b n"]
+    logits: Float[Tensor, "b n classes"]
+    score: Float[Tensor, "b n"]
+    kept: Int[Tensor, "b k"]
+
+
+def going_on(n: int, share: float) -> int:
+    """How many of ``n`` patches go on when a share of them pauses: at least one."""
+    return max(1, n - int(share * n))
+
+
+def group_by_count(
+    score: Float[Tensor, "b n"], amount: Amount
+) -> list[tuple[Int[Tensor, " g"] | None, int]]:
+    """The pictures that can run together, and how many patches of each go on.
+
+    By share that is the whole batch (``None``). By threshold every picture pauses what scores
+    below it, and pictures whose counts agree form a group.
+    """
+    if not isinstance(amount, Threshold):
+        return [(None, going_on(score.shape[1], amount))]
+    counts = (score >= amount.below).sum(1).clamp(min=1)
+    return [((counts == count).nonzero()[:, 0], count) for count in sorted(set(counts.tolist()))]
+
+
+def choose(score: Float[Tensor, "b n"], keep: int) -> Int[Tensor, "b k"]:
+    """The patches with the ``keep`` highest scores, in reading order; equals go to the first."""
+    best = score.argsort(dim=1, descending=True, stable=True)[:, :keep]
+    return best.sort(dim=1).values
+
+
+def pause(
+    tokens: Float[Tensor, "b t d"], kept: Int[Tensor, "b k"], prefix: int = 0
+) -> Float[Tensor, "b s d"]:
+    """The prefix tokens and the ``kept`` patches, which go on. The others are left behind."""
+    rows = _rows(kept, tokens.shape[1], prefix)
+    return tokens.flatten(0, 1).index_select(0, rows).view(tokens.shape[0], -1, tokens.shape[2])
+
+
+def assemble(
+    tokens: Float[Tensor, "b s d"],
+    stages: Sequence[tuple[Float[Tensor, "b _t d"], Int[Tensor, "b _k"]]],
+    prefix: int = 0,
+) -> Float[Tensor, "b t d"]:
+    """All tokens in their first order: those that went on as they are now, the others as they were.
+
+    ``stages`` are the pauses in the order they happened, each as what it was given: the tokens
+    before it, and who was kept.
+    """
+    for before, kept in reversed(stages):
+        rows = _rows(kept, before.shape[1], prefix)
+        after = before.flatten(0, 1).index_copy(0, rows, tokens.flatten(0, 1))
+        tokens = after.view(before.shape)
+    return tokens
+
+
+def _rows(kept: Int[Tensor, "b k"], length: int, prefix: int) -> Int[Tensor, " r"]:
+    """Rows of the flattened (batch * length) tokens that hold the prefix and the kept patches."""
+    batch = kept.shape[0]
+    first = torch.arange(0, batch * length, length, device=kept.device).unsqueeze(1)
+    heads = torch.arange(prefix, device=kept.device).expand(batch, -1)
+    return (first + torch.cat([heads, kept + prefix], 1)).flatten()
