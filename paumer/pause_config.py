@@ -1,5 +1,6 @@
 """After which block, what share: the pause configuration, one value spelled the same everywhere."""
 
+import math
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,13 @@ class Threshold:
     """
 
     below: float
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.below):
+            raise ValueError(
+                f'threshold "<{self.below}" is not a finite number: give a score, such as <0.35'
+            )
+        object.__setattr__(self, "below", self.below + 0.0)  # Zero has one spelling, without sign.
 
     def __str__(self) -> str:
         return f"<{_number(self.below)}"
@@ -38,7 +46,7 @@ class PauseConfig:
 
     def __post_init__(self) -> None:
         stages = tuple(
-            (block, amount if isinstance(amount, Threshold) else float(amount))
+            (block, amount if isinstance(amount, Threshold) else float(amount) + 0.0)
             for block, amount in self.stages
         )
         object.__setattr__(self, "stages", stages)

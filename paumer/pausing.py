@@ -46,7 +46,8 @@ def group_by_count(
     """
     if not isinstance(amount, Threshold):
         return [(None, going_on(score.shape[1], amount))]
-    counts = (score >= amount.below).sum(1).clamp(min=1)
+    # "Not below" rather than "at least": a score that is not a number counts as needing work.
+    counts = (~(score < amount.below)).sum(1).clamp(min=1)
     return [((counts == count).nonzero()[:, 0], count) for count in sorted(set(counts.tolist()))]
 
 

@@ -1,0 +1,36 @@
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check clean
+
+PYTHON ?= python3
+BIN := .venv/bin
+SHOW := awk '/^ *(Collecting|Downloading|Using cached|Installing|Building|Preparing)/ {printf "\r\033[K%.78s", $$0; fflush()} /^ *(ERROR|error)/ {print} END {printf "\r\033[K"}'
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-7s %s\n", $$1, $$2}'
+
+setup: .venv/.installed ## make .venv and install the package with pinned versions
+
+.venv/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "paumer needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1 || true)."; \
+	  echo "Name another one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "$(PYTHON) has no venv module. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
+	@echo "Setting up .venv (two to five minutes the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]' | $(SHOW)
+	@touch $@
+
+demo: setup ## the speed of the paper's 13 configurations: a table and a plot in out/
+	@$(BIN)/paumer bench --pause paper --rounds 5 --json out/speed.json --csv out/speed.csv --plot out/speed.png
+
+test: setup ## run the tests
+	@$(BIN)/python -m pytest
+
+check: setup ## formatting, lint and types
+	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && echo "check: clean"
+
+clean: ## remove what the targets made
+	@rm -rf .venv out build *.egg-info .mypy_cache .ruff_cache .pytest_cache

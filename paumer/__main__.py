@@ -1,0 +1,5 @@
+"""``python -m paumer``."""
+
+from paumer.cli import main
+
+main()

@@ -1,0 +1,260 @@
+"""Every command: options -> one public call -> a printed result.
+
+Heavy modules are imported inside the commands, so that help answers at once.
+"""
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from paumer import __version__
+from paumer.options import BenchOptions, ImportOptions
+from paumer.pause_config import parse_pauses
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from paumer.model.segmenter import PausingSegmenter
+    from paumer.study.speed import SpeedReport
+
+app = App(
+    name="paumer",
+    help="Segmentation by a vision transformer whose clear patches pause.",
+    version=__version__,
+)
+console = Console(width=None if sys.stdout.isatty() else 120)
+errors = Console(stderr=True)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends with one clear line and exit code 2."""
+    try:
+        app(sys.argv[1:])
+    except KeyboardInterrupt:
+        errors.print("interrupted")
+        sys.exit(130)
+    except (ValueError, OSError, ImportError) as error:
+        errors.print("[bold red]error:[/]", escape(str(error)), highlight=False, soft_wrap=True)
+        sys.exit(2)
+
+
+@app.command
+def bench(options: BenchOptions = BenchOptions()) -> None:  # noqa: B008
+    """Measure the speed of pause configurations in one interleaved run."""
+    import torch
+
+    from paumer.study.speed import SpeedSettings, best_batch, measure_speed
+
+    pauses = parse_pauses(options.pause)
+    width, height = parse_size(options.size)
+    model = _bench_model(options, (height, width))
+    device = torch.device(pick_device(options.device))
+    model.to(device).eval()
+    for pause in pauses:
+        pause.check(model.backbone.depth, options.early_exit)
+    settings = SpeedSettings(
+        rounds=at_least_one(options.rounds, "rounds"),
+        warmup=options.warmup,
+        threads=options.threads,
+        precision=options.precision,
+        full_size=options.upsample,
+        compiled=options.compile,
+        early_exit=options.early_exit,
+    )
+    images = _bench_images(options, model, (height, width)).to(device)
+    if options.batch == "auto":
+        batch = best_batch(model, images[:1], settings)
+        console.print(f"best batch size: {batch}")
+    else:
+        batch = at_least_one(options.batch, "batch")
+    images = images.repeat(-(-batch // len(images)), 1, 1, 1)[:batch]
+    with progress_bar("timing") as update:
+        report = measure_speed(model, images, pauses, settings, update)
+    _print_speed(report)
+    _write_speed(report, options)
+
+
+@app.command(name="import")
+def import_(checkpoint: Path, /, options: Annotated[ImportOptions, Parameter(name="*")]) -> None:
+    """Turn a Segmenter checkpoint of rstrudel/segmenter or mmsegmentation into a model directory.
+
+    Parameters
+    ----------
+    checkpoint
+        The .pth file. For rstrudel/segmenter its variant.yml lies beside it.
+    """
+    from paumer.model.foreign import read_checkpoint
+    from paumer.model.segmenter import PausingSegmenter
+    from paumer.model.weights import load_tensors
+
+    if options.out.exists():
+        raise ValueError(f'"{options.out}" exists: name a directory that does not')
+    found = read_checkpoint(checkpoint)
+    model = PausingSegmenter.from_config(found.config)
+    load_tensors(model, found.tensors, checkpoint, fresh="aux_head.")
+    model.save_pretrained(options.out)
+    config = found.config
+    console.print(
+        f"{found.source}: {config.backbone}, {config.decoder} decoder, "
+        f"{len(config.classes)} classes, {config.image_size[1]}x{config.image_size[0]}",
+        highlight=False,
+    )
+    console.print(f"read {len(found.tensors)} tensors into {options.out}", highlight=False)
+    if found.unused:
+        console.print(f"not used: {', '.join(found.unused)}", highlight=False)
+    console.print(
+        "the auxiliary head is fresh: train it before pausing (it decides who pauses)",
+        highlight=False,
+    )
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Width and height from ``512`` or ``1024x512``."""
+    try:
+        sides = [int(side) for side in text.lower().split("x")]
+        width, height = sides if len(sides) == 2 else (sides[0], sides[0])
+        if len(sides) > 2 or min(width, height) < 1:
+            raise ValueError
+    except ValueError:
+        raise ValueError(f'size "{text}" is not a side or WIDTHxHEIGHT, such as 512') from None
+    return width, height
+
+
+def at_least_one(number: int, name: str) -> int:
+    """The number, when it is at least one."""
+    if number < 1:
+        raise ValueError(f"{name} is {number}: give at least 1")
+    return number
+
+
+def pick_device(name: str) -> str:
+    """The device of that name; ``auto`` takes a GPU where there is one."""
+    import torch
+
+    if name != "auto":
+        return name
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on the error stream: call what it gives with done and total."""
+    bar = Progress(
+        TextColumn(title),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=errors,
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _bench_model(options: BenchOptions, size: tuple[int, int]) -> "PausingSegmenter":
+    from paumer.model.segmenter import PausingSegmenter, build_model
+
+    if options.model is not None:
+        return PausingSegmenter.from_pretrained(options.model)
+    return build_model(options.backbone, options.decoder, options.classes, image_size=size)
+
+
+def _bench_images(
+    options: BenchOptions, model: "PausingSegmenter", size: tuple[int, int]
+) -> "Tensor":
+    import torch
+
+    if options.images is None:
+        generator = torch.Generator().manual_seed(0)
+        return torch.randn(1, 3, *size, generator=generator)
+    raise NotImplementedError
+
+
+def _print_speed(report: "SpeedReport") -> None:
+    where = report.environment
+    table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
+    titles = ("pause", "images/s", "median ms", "p95 ms", "speed-up", "multiply-adds", "reached")
+    for title in (*titles, "pausing", "peak MB"):
+        table.add_column(title, justify="left" if title == "pause" else "right")
+    slower = []
+    for item in report.measurements:
+        assert item.speed_up
+        assert item.mac_ratio
+        share, memory = item.pausing_share, item.peak_memory_mb
+        table.add_row(
+            str(item.pause),
+            f"{item.images_per_second:.2f}",
+            f"{item.latency_ms:.1f}",
+            f"{item.latency_ms_p95:.1f}",
+            f"{item.speed_up:.2f}x",
+            f"{item.mac_ratio:.2f}x",
+            f"{item.speed_up / item.mac_ratio:.2f}",
+            "" if share is None else f"{100 * share:.1f}%",
+            "" if memory is None else f"{memory:.0f}",
+        )
+        if item.pause and item.speed_up < 1:
+            slower.append(str(item.pause))
+    height, width = where["size"]
+    console.print(
+        f"{where['device']}, {where['threads']} thread{'s' * (where['threads'] != 1)}, "
+        f"{where['precision']}, {width}x{height}, batch {where['batch']}, "
+        f"{'with' if where['full_size'] else 'without'} the final upsampling, "
+        f"best of {where['rounds']} interleaved rounds",
+        highlight=False,
+    )
+    console.print(table)
+    ratios = [
+        m.speed_up / m.mac_ratio for m in report.measurements[1:] if m.speed_up and m.mac_ratio
+    ]
+    if ratios:
+        console.print(
+            f"reached of the multiply-add speed-up: lowest {min(ratios):.3f}, "
+            f"mean {sum(ratios) / len(ratios):.3f}",
+            highlight=False,
+        )
+    if report.reference_ratio == report.reference_ratio:
+        console.print(
+            f"timm's own forward plus the decoder takes {report.reference_ratio:.3f} "
+            f"of the unpaused time",
+            highlight=False,
+        )
+    if slower:
+        errors.print(f"warning: slower than no pausing: {', '.join(slower)}", highlight=False)
+
+
+def _write_speed(report: "SpeedReport", options: BenchOptions) -> None:
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(report.to_json(), indent=2) + "\n", "utf-8")
+    if options.csv:
+        write_csv(options.csv, [item.to_json() for item in report.measurements])
+    if options.plot:
+        from paumer.study.figures import draw_speed
+
+        where = report.environment
+        title = f"{options.model or options.backbone}, {options.size}, {where['device']}"
+        draw_speed(report.measurements, title, options.plot)
+    for path in (options.json, options.csv, options.plot):
+        if path:
+            console.print(f"wrote {path}", highlight=False)
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write rows as CSV; the first row that has a value names its column."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)

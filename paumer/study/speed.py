@@ -1,0 +1,283 @@
+"""Images per second, latency and memory of pause configurations, in one interleaved run."""
+
+import ctypes
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from paumer import pausing
+from paumer.criteria import entropy
+from paumer.model.segmenter import NO_PAUSE, PausingSegmenter
+from paumer.pause_config import PauseConfig
+from paumer.study.tradeoff import Measurement
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedSettings:
+    """How speed is measured."""
+
+    rounds: int = 15
+    warmup: int = 2
+    threads: int | None = None
+    precision: str = "fp32"
+    full_size: bool = True
+    compiled: bool = False
+    early_exit: bool = False
+
+
+@dataclass(frozen=True)
+class SpeedReport:
+    """Measured configurations, and timm's own forward plus the decoder beside them.
+
+    ``reference_ratio`` is the time of timm's forward over that of the unpaused segmenter, from
+    the fastest rounds of the same run: 1.00 means that being able to pause costs nothing.
+    """
+
+    measurements: tuple[Measurement, ...]
+    reference_ratio: float
+    environment: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return {
+            "environment": self.environment,
+            "reference_ratio": self.reference_ratio,
+            "measurements": [measurement.to_json() for measurement in self.measurements],
+        }
+
+
+def measure_speed(
+    model: PausingSegmenter,
+    images: Float[Tensor, "b 3 h w"],
+    pauses: Sequence[PauseConfig],
+    settings: SpeedSettings | None = None,
+    progress: Progress | None = None,
+) -> SpeedReport:
+    """The speed of each configuration on one batch, next to no pausing, which always leads.
+
+    Every round runs every configuration once, so that a slow moment of the machine touches all.
+    """
+    settings = settings or SpeedSettings()
+    configs = tuple(dict.fromkeys([NO_PAUSE, *pauses]))
+    model = model.eval()
+    with _setting(images.device, settings, len(configs)):
+        forward = torch.compile(model, fullgraph=True) if settings.compiled else model
+
+        def run(config: PauseConfig) -> Callable[[], Any]:
+            early_exit = settings.early_exit and bool(config)
+            return lambda: forward(
+                images, config, early_exit=early_exit, full_size=settings.full_size
+            )
+
+        def reference() -> Tensor:
+            features = model.backbone.vit.forward_features(images)[:, model.backbone.prefix :]
+            grid = [s // p for s, p in zip(images.shape[2:], model.backbone.patch, strict=True)]
+            logits: Tensor = model.decoder(features, (grid[0], grid[1]))
+            return logits
+
+        whole = all(s % p == 0 for s, p in zip(images.shape[2:], model.backbone.patch, strict=True))
+        compare = whole and not settings.full_size and not settings.compiled
+        runs = [run(config) for config in configs] + ([reference] if compare else [])
+        seconds = time_interleaved(runs, images.device, settings.rounds, settings.warmup, progress)
+        memory = [peak_memory(call, images.device) for call in runs[: len(configs)]]
+        costs = [
+            pausing_seconds(model, images, config) if config and not settings.compiled else 0.0
+            for config in configs
+        ]
+    size = (images.shape[2], images.shape[3])
+    best = seconds.min(0)
+    whole_cost = model.multiply_adds(size)
+    measurements = []
+    for number, config in enumerate(configs):
+        early_exit = settings.early_exit and bool(config)
+        cost = model.multiply_adds(size, config, early_exit)
+        measurements.append(
+            Measurement(
+                pause=config,
+                early_exit=early_exit,
+                images_per_second=len(images) / best[number],
+                latency_ms=1000 * float(np.median(seconds[:, number])),
+                latency_ms_p95=1000 * float(np.percentile(seconds[:, number], 95)),
+                speed_up=best[0] / best[number],
+                mac_ratio=whole_cost / cost,
+                gmacs=cost / 1e9,
+                pausing_share=None if settings.compiled else costs[number] / best[number],
+                peak_memory_mb=memory[number],
+            )
+        )
+    ratio = float(best[-1] / best[0]) if compare else float("nan")
+    return SpeedReport(tuple(measurements), ratio, environment(images, settings))
+
+
+def time_interleaved(
+    runs: Sequence[Callable[[], Any]],
+    device: torch.device,
+    rounds: int,
+    warmup: int,
+    progress: Progress | None = None,
+) -> Float[np.ndarray, "rounds runs"]:
+    """Seconds of each run in each round; every round starts with another one."""
+    seconds = np.empty((rounds, len(runs)))
+    for number in range(warmup + rounds):
+        for place in range(len(runs)):
+            chosen = (place + number) % len(runs)
+            _synchronise(device)
+            begin = time.perf_counter()
+            runs[chosen]()
+            _synchronise(device)
+            if number >= warmup:
+                seconds[number - warmup, chosen] = time.perf_counter() - begin
+            if progress:
+                progress(number * len(runs) + place + 1, (warmup + rounds) * len(runs))
+    return seconds
+
+
+def best_batch(
+    model: PausingSegmenter,
+    image: Float[Tensor, "1 3 h w"],
+    settings: SpeedSettings,
+    limit: int = 256,
+) -> int:
+    """The batch size with the best unpaused throughput, by doubling until it no longer gains."""
+    best_size, best_speed, size = 1, 0.0, 1
+    quick = replace(settings, rounds=3, warmup=1, compiled=False)
+    while size <= limit:
+        images = image.expand(size, -1, -1, -1).contiguous()
+        try:
+            with _setting(images.device, quick, 1):
+                call = lambda: model(images, full_size=quick.full_size)  # noqa: E731, B023
+                seconds = time_interleaved([call], images.device, quick.rounds, quick.warmup)
+        except RuntimeError as error:  # Out of memory, which has no class of its own on the CPU.
+            if "memory" not in str(error).lower():
+                raise
+            break
+        speed = size / float(seconds.min())
+        if speed > best_speed:
+            best_size, best_speed = size, speed
+        elif speed < 0.95 * best_speed or size >= 4 * best_size:
+            break
+        size *= 2
+    return best_size
+
+
+def pausing_seconds(
+    model: PausingSegmenter, images: Float[Tensor, "b 3 h w"], config: PauseConfig, repeats: int = 5
+) -> float:
+    """Seconds spent on pausing itself: scoring, choosing, gathering and assembling."""
+    fastest = float("inf")
+    for _ in range(repeats):
+        walk, done, spent = model.start(images), 0, 0.0
+        for block, amount in config.stages:
+            walk = model.advance(walk, done, block)
+            _synchronise(images.device)
+            begin = time.perf_counter()
+            (walk,) = model.pause(walk, block, amount, entropy)
+            _synchronise(images.device)
+            spent += time.perf_counter() - begin
+            done = block
+        begin = time.perf_counter()
+        stages = [(stage.tokens, stage.kept) for stage in walk.stages]
+        pausing.assemble(walk.tokens, stages, model.backbone.prefix)
+        _synchronise(images.device)
+        fastest = min(fastest, spent + time.perf_counter() - begin)
+    return fastest
+
+
+def peak_memory(call: Callable[[], Any], device: torch.device) -> float | None:
+    """Megabytes that one call needs at its peak beyond what was there before it.
+
+    On the CPU this is resident memory and known on Linux only.
+    """
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        call()
+        return float(torch.cuda.max_memory_allocated(device) - before) / 1e6
+    try:
+        with suppress(AttributeError):  # Freed memory goes back first, where the C library can.
+            ctypes.CDLL(None).malloc_trim(0)
+        # Writing 5 makes Linux forget the process's highest resident size so far.
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _status_kilobytes("VmRSS")
+        call()
+        return max(0, _status_kilobytes("VmHWM") - before) / 1000
+    except (OSError, KeyError):
+        return None
+
+
+def environment(images: Float[Tensor, "b 3 h w"], settings: SpeedSettings) -> dict[str, Any]:
+    """Where, when and how something was measured."""
+    device = images.device
+    names = ("torch", "timm", "numpy", "paumer")
+    return {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        "device_type": device.type,
+        "cores": os.cpu_count(),
+        "threads": settings.threads or torch.get_num_threads(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in names},
+        "size": [images.shape[2], images.shape[3]],
+        "batch": len(images),
+        "precision": settings.precision,
+        "full_size": settings.full_size,
+        "compiled": settings.compiled,
+        "rounds": settings.rounds,
+    }
+
+
+@contextmanager
+def _setting(device: torch.device, settings: SpeedSettings, configs: int) -> Iterator[None]:
+    """Threads, precision and inference mode as asked for, and as they were afterwards."""
+    threads = torch.get_num_threads()
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    autocast = (
+        torch.autocast(device.type, dtype=torch.bfloat16)
+        if settings.precision == "bf16"
+        else nullcontext()
+    )
+    limit = nullcontext()
+    if settings.compiled:
+        # Each configuration compiles to a graph of its own; torch keeps eight if not told to.
+        limit = torch._dynamo.config.patch(recompile_limit=configs + 8)
+    try:
+        with torch.inference_mode(), autocast, limit:
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _status_kilobytes(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(dict(line.split(":", 1) for line in lines)[name].split()[0])
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,49 @@
+"""The README's commands are accepted and its Python runs."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from paumer.cli import app
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "README.md").read_text("utf-8")
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.S)
+COMMANDS = [
+    line.split("#")[0].strip()
+    for language, block in BLOCKS
+    if language == "bash"
+    for line in block.splitlines()
+    if line.startswith("paumer ")
+]
+
+
+@pytest.mark.parametrize("code", [block for language, block in BLOCKS if language == "python"])
+def test_the_python_runs(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_command_line_takes_the_command(command):
+    app.parse_args(shlex.split(command)[1:], exit_on_error=False, print_error=False)
+
+
+def test_the_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    targets = re.findall(r"^make (\w+)", TEXT, re.M)
+    assert {"demo", "test"} <= set(targets)
+    assert all(re.search(rf"^{target}:", makefile, re.M) for target in targets)
+
+
+def test_the_pictures_and_links_exist():
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", TEXT):
+        assert (ROOT / target).exists(), target
+
+
+def test_the_files_of_the_map_exist():
+    listing = TEXT.split("## Where things are")[1]
+    for name in re.findall(r"[├└]── ([\w/.]+)", listing):
+        assert (ROOT / "paumer" / name).exists(), name
