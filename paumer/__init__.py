@@ -7,28 +7,37 @@ if TYPE_CHECKING:
     from paumer.model.segmenter import PausingSegmenter, Prediction, build_model
     from paumer.pause_config import PAPER_CONFIGS, PauseConfig, Threshold
     from paumer.pausing import Stage
+    from paumer.predict import Inference, Predictor, Segmentation, load
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Inference": "predict",
     "PAPER_CONFIGS": "pause_config",
     "PauseConfig": "pause_config",
     "PausingSegmenter": "model.segmenter",
     "Prediction": "model.segmenter",
+    "Predictor": "predict",
+    "Segmentation": "predict",
     "Stage": "pausing",
     "Threshold": "pause_config",
     "build_model": "model.segmenter",
+    "load": "predict",
 }
 
 __all__ = [
     "PAPER_CONFIGS",
+    "Inference",
     "PauseConfig",
     "PausingSegmenter",
     "Prediction",
+    "Predictor",
+    "Segmentation",
     "Stage",
     "Threshold",
     "__version__",
     "build_model",
+    "load",
 ]
 
 

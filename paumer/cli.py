@@ -12,13 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
+from cyclopts.config import Yaml
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from paumer import __version__
-from paumer.options import BenchOptions, ImportOptions
+from paumer.options import (
+    BenchOptions,
+    CheckDataOptions,
+    ImportOptions,
+    PredictOptions,
+    ScenesOptions,
+    TrainOptions,
+    parse_size,
+)
 from paumer.pause_config import parse_pauses
 
 if TYPE_CHECKING:
@@ -39,13 +48,26 @@ errors = Console(stderr=True)
 def main() -> None:
     """Run the command line; a user's mistake ends with one clear line and exit code 2."""
     try:
-        app(sys.argv[1:])
+        app(_with_recipe(sys.argv[1:]))
     except KeyboardInterrupt:
         errors.print("interrupted")
         sys.exit(130)
     except (ValueError, OSError, ImportError) as error:
         errors.print("[bold red]error:[/]", escape(str(error)), highlight=False, soft_wrap=True)
         sys.exit(2)
+
+
+def _with_recipe(tokens: list[str]) -> list[str]:
+    """The tokens without ``--config FILE``, whose settings count where no token says otherwise."""
+    if tokens[:1] != ["train"] or "--config" not in tokens:
+        return tokens
+    place = tokens.index("--config")
+    if place + 1 == len(tokens):
+        raise ValueError("--config needs a recipe, such as recipes/scenes.yaml")
+    if not Path(tokens[place + 1]).is_file():
+        raise FileNotFoundError(f'no recipe at "{tokens[place + 1]}"')
+    app["train"].config = (Yaml(tokens[place + 1], use_commands_as_keys=False),)
+    return tokens[:place] + tokens[place + 2 :]
 
 
 @app.command
@@ -74,7 +96,7 @@ def bench(options: BenchOptions = BenchOptions()) -> None:  # noqa: B008
     images = _bench_images(options, model, (height, width)).to(device)
     if options.batch == "auto":
         batch = best_batch(model, images[:1], settings)
-        console.print(f"best batch size: {batch}")
+        say(f"best batch size: {batch}")
     else:
         batch = at_least_one(options.batch, "batch")
     images = images.repeat(-(-batch // len(images)), 1, 1, 1)[:batch]
@@ -104,30 +126,105 @@ def import_(checkpoint: Path, /, options: Annotated[ImportOptions, Parameter(nam
     load_tensors(model, found.tensors, checkpoint, fresh="aux_head.")
     model.save_pretrained(options.out)
     config = found.config
-    console.print(
+    say(
         f"{found.source}: {config.backbone}, {config.decoder} decoder, "
-        f"{len(config.classes)} classes, {config.image_size[1]}x{config.image_size[0]}",
-        highlight=False,
+        f"{len(config.classes)} classes, {config.image_size[1]}x{config.image_size[0]}"
     )
-    console.print(f"read {len(found.tensors)} tensors into {options.out}", highlight=False)
+    say(f"read {len(found.tensors)} tensors into {options.out}")
     if found.unused:
-        console.print(f"not used: {', '.join(found.unused)}", highlight=False)
-    console.print(
-        "the auxiliary head is fresh: train it before pausing (it decides who pauses)",
-        highlight=False,
-    )
+        say(f"not used: {', '.join(found.unused)}")
+    say("the auxiliary head is fresh: train it before pausing (it decides who pauses)")
 
 
-def parse_size(text: str) -> tuple[int, int]:
-    """Width and height from ``512`` or ``1024x512``."""
-    try:
-        sides = [int(side) for side in text.lower().split("x")]
-        width, height = sides if len(sides) == 2 else (sides[0], sides[0])
-        if len(sides) > 2 or min(width, height) < 1:
-            raise ValueError
-    except ValueError:
-        raise ValueError(f'size "{text}" is not a side or WIDTHxHEIGHT, such as 512') from None
-    return width, height
+@app.command
+def predict(*pictures: Path, options: PredictOptions) -> None:
+    """Segment pictures: writes the label mask, an overlay and where patches paused.
+
+    Parameters
+    ----------
+    pictures
+        Picture files.
+    """
+    from paumer.predict import load
+
+    if not pictures:
+        raise ValueError("no picture given: name at least one file")
+    predictor = load(options.model, pick_device(options.device))
+    pause = predictor.resolve(options.pause)
+    for picture in pictures:
+        result = predictor.predict(
+            picture,
+            pause,
+            early_exit=options.early_exit,
+            window=options.window,
+            stride=options.stride,
+            short_side=options.short_side,
+        )
+        paths = result.save(options.out, picture.stem)
+        shares = sorted(result.class_shares().items(), key=lambda item: -item[1])[:3]
+        told = ", ".join(f"{name} {100 * share:.0f}%" for name, share in shares)
+        say(f"{picture}: {told}; {1000 * result.seconds:.0f} ms; {', '.join(map(str, paths))}")
+
+
+@app.command
+def scenes(options: ScenesOptions) -> None:
+    """Draw street scenes with their labels, as a data set that every command can read."""
+    from paumer.data.scenes import write_scenes
+
+    counts = {"train": at_least_one(options.count, "count")}
+    counts |= dict.fromkeys(("val", "test"), max(1, options.count // 10))
+    with progress_bar("drawing") as update:
+        write_scenes(options.out, counts, parse_size(options.size), update)
+    say(f"wrote {sum(counts.values())} scenes; look at {options.out / 'sheet.png'}")
+    say(f"check them with: paumer check-data {options.out / 'data.yaml'}")
+
+
+@app.command
+def check_data(data: str, /, options: CheckDataOptions = CheckDataOptions()) -> None:  # noqa: B008
+    """Read a whole data set and report what is wrong with it. Nothing of it is changed.
+
+    Parameters
+    ----------
+    data
+        A data.yaml, or camvid:DIR, cityscapes:DIR, ade20k:DIR, scenes.
+    """
+    from paumer.data.checking import check_splits, sample_sheet
+
+    with progress_bar("reading") as update:
+        reports = check_splits(data, options.splits, lambda _, done, total: update(done, total))
+    for report in reports:
+        say(report.to_text())
+    if options.out:
+        from paumer.data.datasets import list_dataset
+        from paumer.media import write_image
+        from paumer.study.figures import draw_class_shares
+
+        write_json(options.out / "report.json", [report.to_json() for report in reports])
+        draw_class_shares(reports, options.out / "class_shares.png")
+        write_image(options.out / "samples.png", sample_sheet(list_dataset(data, reports[0].split)))
+        say(f"wrote report.json, class_shares.png and samples.png to {options.out}")
+    if any(report.problems for report in reports):
+        sys.exit(1)
+
+
+@app.command
+def train(*, resume: Path | None = None, options: TrainOptions = TrainOptions()) -> None:  # noqa: B008
+    """Train a segmenter once for many pause configurations.
+
+    Parameters
+    ----------
+    resume
+        A run directory to go on with, exactly as if it had not stopped.
+    """
+    from paumer.train import run
+
+    directory = run.resume(resume, say) if resume else run.train(options, say)
+    say(f"done: {directory}/model, metrics.csv and plots/")
+
+
+def say(text: str) -> None:
+    """Print plain text, unwrapped."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def at_least_one(number: int, name: str) -> int:
@@ -178,7 +275,17 @@ def _bench_images(
     if options.images is None:
         generator = torch.Generator().manual_seed(0)
         return torch.randn(1, 3, *size, generator=generator)
-    raise NotImplementedError
+    from paumer.data.transforms import normalise
+    from paumer.media import SUFFIXES, read_image
+
+    assert model.config
+    files = sorted(p for p in options.images.glob("*") if p.suffix.lower() in SUFFIXES)[:256]
+    if not files:
+        raise ValueError(f'no pictures in "{options.images}"')
+    mean, std = model.config.mean, model.config.std
+    pictures = [normalise(read_image(file), mean, std) for file in files]
+    scaled = [torch.nn.functional.interpolate(p[None], size, mode="bilinear") for p in pictures]
+    return torch.cat(scaled)
 
 
 def _print_speed(report: "SpeedReport") -> None:
@@ -206,28 +313,25 @@ def _print_speed(report: "SpeedReport") -> None:
         if item.pause and item.speed_up < 1:
             slower.append(str(item.pause))
     height, width = where["size"]
-    console.print(
+    say(
         f"{where['device']}, {where['threads']} thread{'s' * (where['threads'] != 1)}, "
         f"{where['precision']}, {width}x{height}, batch {where['batch']}, "
         f"{'with' if where['full_size'] else 'without'} the final upsampling, "
-        f"best of {where['rounds']} interleaved rounds",
-        highlight=False,
+        f"best of {where['rounds']} interleaved rounds"
     )
     console.print(table)
     ratios = [
         m.speed_up / m.mac_ratio for m in report.measurements[1:] if m.speed_up and m.mac_ratio
     ]
     if ratios:
-        console.print(
+        say(
             f"reached of the multiply-add speed-up: lowest {min(ratios):.3f}, "
-            f"mean {sum(ratios) / len(ratios):.3f}",
-            highlight=False,
+            f"mean {sum(ratios) / len(ratios):.3f}"
         )
     if report.reference_ratio == report.reference_ratio:
-        console.print(
+        say(
             f"timm's own forward plus the decoder takes {report.reference_ratio:.3f} "
-            f"of the unpaused time",
-            highlight=False,
+            f"of the unpaused time"
         )
     if slower:
         errors.print(f"warning: slower than no pausing: {', '.join(slower)}", highlight=False)
@@ -235,8 +339,7 @@ def _print_speed(report: "SpeedReport") -> None:
 
 def _write_speed(report: "SpeedReport", options: BenchOptions) -> None:
     if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report.to_json(), indent=2) + "\n", "utf-8")
+        write_json(options.json, report.to_json())
     if options.csv:
         write_csv(options.csv, [item.to_json() for item in report.measurements])
     if options.plot:
@@ -247,7 +350,13 @@ def _write_speed(report: "SpeedReport", options: BenchOptions) -> None:
         draw_speed(report.measurements, title, options.plot)
     for path in (options.json, options.csv, options.plot):
         if path:
-            console.print(f"wrote {path}", highlight=False)
+            say(f"wrote {path}")
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write values as readable JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(values, indent=2) + "\n", "utf-8")
 
 
 def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -7,7 +7,7 @@
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
 Criterion = Callable[[Float[Tensor, "b n classes"], Int[Tensor, "b n"]], Float[Tensor, "b n"]]
@@ -48,7 +48,7 @@ def random(generator: torch.Generator) -> Criterion:
     return score
 
 
-def oracle(labels: Int[Tensor, "pictures patches"], ignore: int = 255) -> Criterion:
+def oracle(labels: Integer[Tensor, "pictures patches"], ignore: int = 255) -> Criterion:
     """A criterion that knows the true class of every patch: what is already right pauses first.
 
     Patches to be ignored pause before all others. This is the upper bound of section 3.1.
@@ -68,7 +68,7 @@ def oracle(labels: Int[Tensor, "pictures patches"], ignore: int = 255) -> Criter
 
 
 def patch_labels(
-    labels: Int[Tensor, "b h w"], patch: tuple[int, int], classes: int, ignore: int = 255
+    labels: Integer[Tensor, "b h w"], patch: tuple[int, int], classes: int, ignore: int = 255
 ) -> Int[Tensor, "b patches"]:
     """The commonest label of every patch, in reading order; ``ignore`` where nothing is labelled.
 

@@ -125,6 +125,26 @@ def parse_pauses(texts: Sequence[str]) -> tuple[PauseConfig, ...]:
     return tuple(dict.fromkeys(configs))
 
 
+def parse_ranges(text: str) -> dict[int, tuple[float, float]]:
+    """Ranges of shares for blocks, from text such as ``3-9:0.2-0.8`` or ``3:0-0.9,5:0.2-0.6``."""
+    ranges: dict[int, tuple[float, float]] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*:\s*([.\d]+)-([.\d]+)\s*", part)
+        if match is None:
+            raise ValueError(
+                f'cannot read "{part}" in ranges "{text}": write block:least-most or '
+                f"first-last:least-most, such as 3-9:0.2-0.8"
+            )
+        least, most = float(match[3]), float(match[4])
+        if not 0 <= least <= most < 1:
+            raise ValueError(f'shares of "{part}" must rise from 0 or more to less than 1')
+        blocks = range(int(match[1]), int(match[2] or match[1]) + 1)
+        if not blocks or blocks[0] < 1:
+            raise ValueError(f'"{part}" names no blocks: they count from 1, the lower one first')
+        ranges |= dict.fromkeys(blocks, (least, most))
+    return ranges
+
+
 def _parse_stage(part: str, text: str) -> tuple[int, Amount]:
     match = re.fullmatch(r"(-?\d+)\s*:\s*(<?)\s*([-+.\deE]+)", part)
     try:

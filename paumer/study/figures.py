@@ -1,12 +1,14 @@
 """Figures. The only module that needs matplotlib."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paumer.data.checking import Report
 from paumer.study.tradeoff import Measurement
 
 INK, BLUE, ORANGE, GREY = "#222222", "#0072b2", "#d55e00", "#b8b8b8"  # Safe for colour-blind eyes.
+SERIES = (BLUE, ORANGE, "#009e73", "#cc79a7")
 
 
 def draw_speed(measurements: Sequence[Measurement], title: str, path: Path) -> None:
@@ -33,6 +35,54 @@ def draw_speed(measurements: Sequence[Measurement], title: str, path: Path) -> N
     axes.set_xlabel("speed-up over no pausing")
     axes.set_title(title, fontsize=10, loc="left")
     axes.legend(frameon=False, fontsize=8.5, loc="upper right", bbox_to_anchor=(1.0, 1.04))
+    save_figure(figure, path)
+
+
+def draw_class_shares(reports: Sequence[Report], path: Path) -> None:
+    """The share of labelled pixels that each class covers, one bar for each split."""
+    names = reports[0].classes
+    figure = new_figure(7.2, 0.22 * len(names) * max(1, len(reports)) ** 0.5 + 1.2)
+    axes = figure.add_subplot()
+    height = 0.8 / len(reports)
+    for number, report in enumerate(reports):
+        total = max(1, sum(report.class_pixels))
+        shares = [100 * pixels / total for pixels in report.class_pixels]
+        rows = [row + (number - (len(reports) - 1) / 2) * height for row in range(len(names))]
+        axes.barh(rows, shares, height=height, color=SERIES[number % 4], label=report.split)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xscale("symlog", linthresh=0.1)
+    axes.set_xticks([0, 0.1, 1, 10, 100], ["0", "0.1", "1", "10", "100"])
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("share of labelled pixels, % (logarithmic)")
+    axes.legend(frameon=False, fontsize=8.5)
+    save_figure(figure, path)
+
+
+def draw_training(columns: Mapping[str, tuple[list[int], list[float]]], path: Path) -> None:
+    """Loss and validation mIoU over the steps, from steps and values by name."""
+    figure = new_figure(7.2, 3.0)
+    left, right = figure.subplots(1, 2)
+    for name, colour in (("loss", BLUE), ("aux_loss", ORANGE)):
+        if name in columns:
+            left.plot(*columns[name], color=colour, linewidth=1, label=name.replace("_", " "))
+    left.set_yscale("log")
+    for number, name in enumerate(name for name in columns if name.startswith("miou ")):
+        steps, values = columns[name]
+        right.plot(
+            steps,
+            [100 * value for value in values],
+            marker="o",
+            markersize=3,
+            color=SERIES[number % 4],
+            label=name[5:],
+        )
+    left.set_title("training loss", fontsize=10, loc="left")
+    right.set_title("validation mIoU, %", fontsize=10, loc="left")
+    for axes in (left, right):
+        axes.set_xlabel("step")
+        if axes.lines:
+            axes.legend(frameon=False, fontsize=8)
     save_figure(figure, path)
 
 

@@ -221,23 +221,30 @@ def peak_memory(call: Callable[[], Any], device: torch.device) -> float | None:
 
 def environment(images: Float[Tensor, "b 3 h w"], settings: SpeedSettings) -> dict[str, Any]:
     """Where, when and how something was measured."""
-    device = images.device
-    names = ("torch", "timm", "numpy", "paumer")
     return {
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
-        "device_type": device.type,
-        "cores": os.cpu_count(),
+        **machine(images.device),
         "threads": settings.threads or torch.get_num_threads(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in names},
         "size": [images.shape[2], images.shape[3]],
         "batch": len(images),
         "precision": settings.precision,
         "full_size": settings.full_size,
         "compiled": settings.compiled,
         "rounds": settings.rounds,
+    }
+
+
+def machine(device: torch.device | None = None) -> dict[str, Any]:
+    """The hardware and versions at hand, and the time."""
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        "device_type": device.type,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in ("torch", "timm", "numpy", "paumer")},
     }
 
 

@@ -1,0 +1,256 @@
+"""What is wrong with a data set, and what is in it. Reads every file once and changes none."""
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from paumer.data.datasets import (
+    Dataset,
+    FolderDataset,
+    Sample,
+    available_splits,
+    list_dataset,
+    size_message,
+)
+from paumer.data.labels import paint
+from paumer.data.layouts import Problem
+from paumer.media import contact_sheet, overlay, read_image
+
+Progress = Callable[[int, int], None]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a check found in one split.
+
+    `pictures` counts those that have a mask. `class_pixels` are exact counts over all masks that
+    could be read, in the order of `classes`; `sizes` are (width, height) and how many pictures
+    have it, the most frequent first. `contents` are file and content hash of every picture.
+    """
+
+    name: str
+    split: str
+    pictures: int
+    problems: tuple[Problem, ...]
+    classes: tuple[str, ...]
+    class_pixels: tuple[int, ...]
+    ignored_pixels: int
+    sizes: tuple[tuple[tuple[int, int], int], ...]
+    contents: tuple[tuple[str, str], ...] = field(repr=False, default=())
+
+    @property
+    def class_shares(self) -> tuple[float, ...]:
+        """The share of each class among the labelled pixels."""
+        total = max(1, sum(self.class_pixels))
+        return tuple(pixels / total for pixels in self.class_pixels)
+
+    def to_json(self) -> str:
+        """The report as JSON text, without the content hashes."""
+        values = asdict(self)
+        del values["contents"]
+        values["sizes"] = [
+            {"width": width, "height": height, "pictures": count}
+            for (width, height), count in self.sizes
+        ]
+        return json.dumps(values, indent=2, ensure_ascii=False)
+
+    def to_text(self) -> str:
+        """The report to read: totals, sizes, a table of classes, and every problem."""
+        sizes = [f"{width}x{height} ({count})" for (width, height), count in self.sizes]
+        more = f" and {len(sizes) - 6} more" if len(sizes) > 6 else ""
+        lines = [
+            f"{self.name} {self.split}: {self.pictures:,} pictures, "
+            f"{len(self.problems) or 'no'} problem{'s' if len(self.problems) != 1 else ''}",
+            f"sizes: {', '.join(sizes[:6]) or 'none could be read'}{more}",
+            "",
+        ]
+        rows = [("class", "pixels", "share")]
+        for name, pixels, share in zip(
+            self.classes, self.class_pixels, self.class_shares, strict=True
+        ):
+            rows.append((name, f"{pixels:,}", f"{share:.2%}"))
+        rows.append(("(ignored)", f"{self.ignored_pixels:,}", ""))
+        wide = [max(len(row[i]) for row in rows) for i in range(3)]
+        lines += [
+            f"{name:<{wide[0]}}  {pixels:>{wide[1]}}  {share:>{wide[2]}}".rstrip()
+            for name, pixels, share in rows
+        ]
+        if self.problems:
+            kinds = Counter(problem.kind for problem in self.problems)
+            lines += ["", ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())]
+            lines += [f"- {problem.kind}: {problem.message}" for problem in self.problems]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """What one picture and its mask showed."""
+
+    problems: tuple[Problem, ...] = ()
+    pixels: NDArray[np.int64] | None = None
+    size: tuple[int, int] | None = None
+    content: tuple[str, str] | None = None
+
+
+def check_dataset(
+    data: str | Dataset, split: str = "train", progress: Progress | None = None
+) -> Report:
+    """The report on one split of a data set, given as it is or by its name (and then `split`).
+
+    `progress` is called with how many pictures are done and how many there are.
+    """
+    dataset = list_dataset(data, split) if isinstance(data, str) else data
+    if isinstance(dataset, FolderDataset):
+        look: Callable[[int], _Finding] = partial(_look_at_files, dataset)
+    else:
+        look = partial(_look_at_sample, dataset)
+    pixels, sizes = np.zeros(256, np.int64), Counter[tuple[int, int]]()
+    problems, contents = list(dataset.problems), []
+    # Threads, because Pillow decodes outside Python's lock.
+    pool = ThreadPoolExecutor(min(16, (os.cpu_count() or 1) + 2))
+    try:
+        for done, finding in enumerate(pool.map(look, range(len(dataset))), 1):
+            problems += finding.problems
+            pixels += 0 if finding.pixels is None else finding.pixels
+            sizes.update([finding.size] if finding.size else [])
+            contents += [finding.content] if finding.content else []
+            if progress:
+                progress(done, len(dataset))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return Report(
+        name=dataset.name,
+        split=dataset.split,
+        pictures=len(dataset),
+        problems=tuple(problems),
+        classes=dataset.class_set.names,
+        class_pixels=tuple(pixels[: len(dataset.class_set)].tolist()),
+        ignored_pixels=int(pixels[dataset.class_set.ignore]),
+        sizes=tuple(sorted(sizes.items(), key=lambda item: (-item[1], item[0]))),
+        contents=tuple(contents),
+    )
+
+
+def check_splits(
+    spec: str,
+    splits: Sequence[str] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> tuple[Report, ...]:
+    """A report on each split of a data set (by default all it has), with the leaks between them."""
+    reports = []
+    for split in splits if splits is not None else available_splits(spec):
+        step = partial(progress, split) if progress else None
+        reports.append(check_dataset(spec, split, step))
+    return with_leaks(reports)
+
+
+def with_leaks(reports: Iterable[Report]) -> tuple[Report, ...]:
+    """The reports, with a problem for each picture that an earlier one of them has as well."""
+    seen: dict[str, tuple[str, str]] = {}
+    checked = []
+    for report in reports:
+        leaks = []
+        for file, content in report.contents:
+            if content in seen:
+                other, split = seen[content]
+                text = f'"{file}" shows the same as "{other}" of the {split} split'
+                leaks.append(Problem(file, "leak", text))
+        for file, content in report.contents:
+            seen.setdefault(content, (file, report.split))
+        checked.append(replace(report, problems=(*report.problems, *leaks)))
+    return tuple(checked)
+
+
+def _look_at_files(dataset: FolderDataset, index: int) -> _Finding:
+    image_file, mask_file = dataset.files(index)
+    problems: list[Problem] = []
+    image = _attempt(lambda: read_image(image_file), image_file, problems)
+    read = _attempt(lambda: dataset.read_mask(index), mask_file, problems)
+    pixels = None
+    if read is not None:
+        labels, wrong = read
+        pixels = np.bincount(labels.ravel(), minlength=256)
+        pixels[dataset.class_set.ignore] -= sum(wrong.values())
+        if wrong:
+            text = dataset.code.message(mask_file, wrong)
+            problems.append(Problem(str(mask_file), "label", text))
+        elif not _labelled(pixels, dataset):
+            problems.append(_unlabelled(str(mask_file)))
+        if image is not None and image.shape[:2] != labels.shape:
+            text = size_message(image_file, image, mask_file, labels)
+            problems.append(Problem(str(mask_file), "size", text))
+    if image is None:
+        return _Finding(tuple(problems), pixels)
+    return _Finding(tuple(problems), pixels, *_identity(image, str(image_file)))
+
+
+def _look_at_sample(dataset: Dataset, index: int) -> _Finding:
+    files, problems = dataset.files(index), list[Problem]()
+    file = files[0] if files else Path(f"{dataset.name} {dataset.split} {index}")
+    sample = _attempt(lambda: dataset[index], file, problems)
+    if sample is None:
+        return _Finding(tuple(problems))
+    name = str(files[0]) if files else sample.name
+    pixels = np.bincount(sample.labels.ravel(), minlength=256)
+    if not _labelled(pixels, dataset):
+        problems.append(_unlabelled(name))
+    return _Finding(tuple(problems), pixels, *_identity(sample.image, name))
+
+
+def _attempt(read: Callable[[], T], file: Path, problems: list[Problem]) -> T | None:
+    """What `read` gives; if it fails, None and one problem more."""
+    try:
+        return read()
+    except Exception as error:  # a check must outlive whatever it finds
+        text = str(error) if isinstance(error, ValueError) else f'cannot read "{file}": {error!r}'
+        problems.append(Problem(str(file), "unreadable", text))
+        return None
+
+
+def _labelled(pixels: NDArray[np.int64], dataset: Dataset) -> int:
+    return int(pixels.sum() - pixels[dataset.class_set.ignore])
+
+
+def _unlabelled(file: str) -> Problem:
+    return Problem(file, "unlabelled", f'"{file}" has no labelled pixel: all are ignored')
+
+
+def _identity(image: NDArray[np.uint8], file: str) -> tuple[tuple[int, int], tuple[str, str]]:
+    # Of the pixels, so that a copy in another file format is found too.
+    digest = hashlib.blake2b(str(image.shape).encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(image).data)
+    return (image.shape[1], image.shape[0]), (file, digest.hexdigest())
+
+
+def sample_sheet(dataset: Dataset, count: int = 12, columns: int = 3) -> Image.Image:
+    """A sheet of `count` pictures from all over the data set, each beside its painted labels.
+
+    Pictures that cannot be read are left out.
+    """
+    places = np.linspace(0, len(dataset) - 1, min(count, len(dataset))).round().astype(int)
+    samples: list[Sample] = []
+    for index in places.tolist():
+        sample = _attempt(partial(dataset.__getitem__, index), Path(), [])
+        samples += [sample] if sample is not None else []
+    if not samples:
+        raise ValueError(
+            f"cannot show pictures of {dataset.name} {dataset.split}: "
+            f"{'none of those tried can be read' if len(places) else 'it has none'}"
+        )
+    pairs = []
+    for sample in samples:
+        painted = paint(sample.labels, dataset.class_set)
+        pairs.append((sample.image, overlay(sample.image, painted, 0.75)))
+    return contact_sheet(pairs, columns, [sample.name for sample in samples])

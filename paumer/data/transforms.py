@@ -1,0 +1,161 @@
+"""Training crops: scale, crop, flip and colour on a picture and its labels together.
+
+The recipe of Segmenter and mmsegmentation by torchvision's v2 functions. Every number is drawn from
+the seed that comes with the picture, so a crop is the same in any process, thread and order, and no
+global random state is read or changed.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+from torchvision import tv_tensors
+from torchvision.transforms.v2 import InterpolationMode
+from torchvision.transforms.v2 import functional as T
+
+Dice = np.random.Generator
+Three = tuple[float, float, float]
+
+
+@runtime_checkable
+class Labelled(Protocol):
+    """Anything with a uint8 RGB picture (h w 3) and uint8 labels (h w)."""
+
+    @property
+    def image(self) -> NDArray[np.uint8]:
+        """The picture."""
+
+    @property
+    def labels(self) -> NDArray[np.uint8]:
+        """Its labels."""
+
+
+@dataclass(frozen=True)
+class TrainTransform:
+    """A random training crop of (height, width) `crop` from a picture of any size.
+
+    The picture is scaled to fit `fit` (long side, short side; None: its own size) times a number
+    drawn from `scale`. Of ten crops the first is taken in which no class fills more than `most` of
+    the labelled pixels, or else the last.
+    """
+
+    crop: tuple[int, int]
+    mean: Three = (0.5, 0.5, 0.5)
+    std: Three = (0.5, 0.5, 0.5)
+    fit: tuple[int, int] | None = None
+    scale: tuple[float, float] = (0.5, 2.0)
+    most: float = 0.75
+    flip: float = 0.5
+    colour: bool = True
+    ignore: int = 255
+
+    def __post_init__(self) -> None:
+        if min(self.crop) < 1:
+            raise ValueError(f"cannot crop to {self.crop}: height and width must be 1 or more")
+        if not 0 < self.scale[0] <= self.scale[1]:
+            raise ValueError(f"cannot scale by {self.scale}: give (least, most), both above 0")
+
+    def __call__(
+        self, sample: Labelled, seed: int
+    ) -> tuple[Float[Tensor, "3 h w"], Int[Tensor, "h w"]]:
+        """The normalised crop and its labels, wholly decided by the sample and the seed."""
+        dice = np.random.Generator(np.random.PCG64(seed))
+        size = scaled_size(sample.labels.shape, self.fit, dice.uniform(*self.scale))
+        part = [min(most, side) for most, side in zip(self.crop, size, strict=True)]
+        # What of the picture the crop shows: cutting first, then resizing, spares most of the work.
+        box = self._choose_box(sample.labels, size, part, dice)
+        pixels = torch.from_numpy(np.array(sample.image[box].transpose(2, 0, 1)))
+        image = T.resize(tv_tensors.Image(pixels), part, InterpolationMode.BILINEAR, antialias=True)
+        labels = T.resize(
+            tv_tensors.Mask(torch.from_numpy(np.array(sample.labels[box]))[None]),
+            part,
+            InterpolationMode.NEAREST_EXACT,
+        )
+        if self.colour:
+            image = distort(image, dice)
+        if dice.random() < self.flip:
+            image, labels = T.horizontal_flip(image), T.horizontal_flip(labels)
+        # Padded after normalising, so that the padding has the mean colour.
+        padding = (0, self.crop[1] - part[1], 0, self.crop[0] - part[0])
+        normal = F.pad(normalise(image.as_subclass(Tensor), self.mean, self.std), padding)
+        target = F.pad(labels.as_subclass(Tensor)[0].long(), padding, value=self.ignore)
+        return normal, target
+
+    def _choose_box(
+        self, labels: NDArray[np.uint8], size: tuple[int, int], part: list[int], dice: Dice
+    ) -> tuple[slice, slice]:
+        """The rows and columns of the unscaled picture that become the crop."""
+        sides = [
+            max(1, round(of * whole / scaled))
+            for of, whole, scaled in zip(part, labels.shape, size, strict=True)
+        ]
+        for _ in range(10):
+            top = int(dice.integers(0, labels.shape[0] - sides[0] + 1))
+            left = int(dice.integers(0, labels.shape[1] - sides[1] + 1))
+            box = slice(top, top + sides[0]), slice(left, left + sides[1])
+            counts = np.bincount(labels[box].ravel(), minlength=256)
+            counts[self.ignore] = 0
+            if counts.any() and counts.max() <= self.most * counts.sum():
+                break
+        return box
+
+
+def scaled_size(
+    size: tuple[int, ...], fit: tuple[int, int] | None, ratio: float = 1.0
+) -> tuple[int, int]:
+    """The (height, width) a picture is scaled to: it fits (long, short) times ratio, same shape."""
+    height, width = size
+    factor = ratio
+    if fit is not None:
+        long, short = int(fit[0] * ratio), int(fit[1] * ratio)
+        factor = min(long / max(height, width), short / min(height, width))
+    return max(1, int(height * factor + 0.5)), max(1, int(width * factor + 0.5))
+
+
+def distort(image: UInt8[Tensor, "3 h w"], dice: Dice) -> UInt8[Tensor, "3 h w"]:
+    """The picture in other light: brightness, contrast, saturation and hue, each half the time.
+
+    Brightness adds up to 32 of 255, contrast multiplies by 0.5 to 1.5, saturation likewise, hue
+    turns by up to a tenth of the circle. Contrast comes before the last two or after them.
+    """
+    bright, contrast, saturate, turn, early = (dice.random(5) < 0.5).tolist()
+    shift, gain, depth, hue = dice.uniform((-32, 0.5, 0.5, -0.1), (32, 1.5, 1.5, 0.1)).tolist()
+    if bright:
+        image = (image.to(torch.int16) + round(shift)).clamp_(0, 255).to(torch.uint8)
+    if contrast and early:
+        image = T.adjust_brightness(image, gain)  # Contrast there is a plain factor.
+    if saturate:
+        image = T.adjust_saturation(image, depth)
+    if turn:
+        image = T.adjust_hue(image, hue)
+    if contrast and not early:
+        image = T.adjust_brightness(image, gain)
+    return image
+
+
+def normalise(
+    images: UInt8[Tensor, "*b 3 h w"] | NDArray[np.uint8], mean: Three, std: Three
+) -> Float[Tensor, "*b 3 h w"]:
+    """What the network reads: (image / 255 - mean) / std, channels first.
+
+    Tensors have the channels first already, arrays have them last. The only place where pictures
+    are normalised.
+    """
+    if isinstance(images, np.ndarray):
+        if min(images.strides) < 0 or not images.flags.writeable:  # torch cannot look at these
+            images = images.copy()
+        images = torch.from_numpy(images).movedim(-1, -3)
+    if images.dtype != torch.uint8 or images.shape[-3] != 3:
+        raise ValueError(
+            f"cannot normalise {images.dtype} of shape {tuple(images.shape)}: give uint8 RGB, "
+            f"a tensor (..., 3, h, w) or an array (..., h, w, 3)"
+        )
+    scale = 1 / (255 * torch.tensor(std, device=images.device))
+    shift = torch.tensor(mean, device=images.device) / torch.tensor(std, device=images.device)
+    pixels = images.to(torch.float32, memory_format=torch.contiguous_format)
+    return pixels.mul_(scale[:, None, None]).sub_(shift[:, None, None])

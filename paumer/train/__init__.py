@@ -1,0 +1,1 @@
+"""The training: one for many pause configurations."""

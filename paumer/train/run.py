@@ -1,0 +1,379 @@
+"""Training options -> a run directory: trainer, validation, checkpoints, resume."""
+
+import json
+import logging
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy as np
+import torch
+import yaml
+from jaxtyping import Float
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor
+
+from paumer.data.datasets import Dataset, open_dataset
+from paumer.data.labels import paint
+from paumer.data.transforms import TrainTransform
+from paumer.media import contact_sheet, overlay, write_image
+from paumer.model.segmenter import PausingSegmenter, build_model
+from paumer.model.weights import load_model, load_tensors
+from paumer.options import TrainOptions, parse_size, parse_span
+from paumer.pause_config import parse_pauses, parse_ranges
+from paumer.predict import Inference, Predictor
+from paumer.study.accuracy import Confusion, evaluate
+from paumer.study.figures import draw_training
+from paumer.study.speed import machine
+from paumer.train.checkpoint import load_checkpoint, replace_file, save_checkpoint
+from paumer.train.feed import Crops, StepBatches, make_loader, mix
+from paumer.train.metrics import MetricsFile
+from paumer.train.task import TrainTask, learning_rate
+
+Say = Callable[[str], None]
+
+
+def train(options: TrainOptions, say: Say = lambda _: None) -> Path:
+    """Train from the start and fill a new run directory; its path."""
+    if _is_first():
+        if options.out.exists():
+            raise ValueError(
+                f'"{options.out}" exists: name another --out, or go on with --resume {options.out}'
+            )
+        _check(options)
+    training, validation = _open(options, "train"), _open(options, "val")
+    torch.manual_seed(mix(options.seed, 5))
+    network = initial_network(options, training)
+    if _is_first():
+        options.out.mkdir(parents=True)
+        content = yaml.safe_dump(_plain(options), sort_keys=False)
+        replace_file(options.out / "args.yaml", content.encode())
+        replace_file(options.out / "env.json", json.dumps(machine(), indent=2).encode())
+    return _fit(options, network, training, validation, 0, None, say)
+
+
+def resume(directory: Path, say: Say = lambda _: None) -> Path:
+    """Go on with a run from its newest checkpoint, exactly as if it had not stopped."""
+    options = read_options(directory)
+    training, validation = _open(options, "train"), _open(options, "val")
+    torch.manual_seed(mix(options.seed, 5))
+    network = initial_network(replace(options, init=_offline(options.init)), training)
+    try:
+        step, state = load_checkpoint(directory / "checkpoints")
+    except FileNotFoundError:
+        say(f"{directory} has no checkpoint yet: starting from the beginning")
+        network = initial_network(options, training)
+        return _fit(options, network, training, validation, 0, None, say)
+    if step >= options.steps:
+        say(f"{directory} is complete: {step} steps")
+        return directory
+    say(f"going on from step {step} of {options.steps}")
+    return _fit(options, network, training, validation, step, state, say)
+
+
+def read_options(directory: Path) -> TrainOptions:
+    """The options a run was started with; its directory may have moved."""
+    path = directory / "args.yaml"
+    if not path.is_file():
+        raise FileNotFoundError(f'"{directory}" is no run directory: args.yaml is missing')
+    values = yaml.safe_load(path.read_text("utf-8"))
+    known = {item.name for item in fields(TrainOptions)}
+    values = {name: value for name, value in values.items() if name in known}
+    values["val_pause"] = tuple(values["val_pause"])
+    return TrainOptions(**{**values, "out": directory})
+
+
+def initial_network(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
+    """The network before the first step."""
+    if os.path.isdir(options.init):
+        return _from_model(options, dataset)
+    decoder: str = options.decoder
+    extra: dict[str, float] = {}
+    if options.decoder == "pup-tiny":
+        decoder, extra = "pup", _PUP_TINY
+    elif decoder == "mask":
+        extra = {"dropout": options.dropout}
+    width, height = parse_size(options.crop)
+    weights: bool | str = options.init == "timm"
+    if options.init not in ("timm", "none"):
+        weights = options.init
+    network = build_model(
+        options.backbone,
+        decoder,
+        dataset.class_set.names,
+        image_size=(height, width),
+        weights=weights,
+        drop_path=options.drop_path,
+        **extra,
+    )
+    assert network.config
+    network.config = replace(
+        network.config, colours=dataset.class_set.colours, short_side=_short_side(options)
+    )
+    return network
+
+
+def _from_model(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
+    """The network of a trained model directory, to be trained on; a fresh head for new classes."""
+    config, tensors = load_model(Path(options.init))
+    names = tuple(dataset.class_set.names)
+    if len(config.classes) != len(names):
+        raise ValueError(
+            f'"{options.init}" has {len(config.classes)} classes and {dataset.name} {len(names)}'
+        )
+    config = replace(
+        config,
+        classes=names,
+        colours=dataset.class_set.colours,
+        drop_path=options.drop_path,
+        short_side=_short_side(options),
+    )
+    if config.decoder == "mask":
+        config = replace(
+            config, decoder_options={**config.decoder_options, "dropout": options.dropout}
+        )
+    network = PausingSegmenter.from_config(config)
+    load_tensors(network, tensors, options.init)
+    return network
+
+
+class Keeper(lightning.Callback):
+    """Looks after a run: checkpoints, validation, metrics, and an orderly stop on a signal."""
+
+    def __init__(
+        self, options: TrainOptions, validation: Dataset, metrics: MetricsFile, say: Say
+    ) -> None:
+        self.options = options
+        self.validation = validation
+        self.metrics = metrics
+        self.say = say
+        self.stopped_by: int | None = None
+        self.saved = -1
+        self._before: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
+        """From here on a signal ends the run after the step at hand."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._note)
+
+    def _note(self, number: int, _: object) -> None:
+        if self.stopped_by is not None:
+            raise KeyboardInterrupt
+        self.stopped_by = number
+
+    def on_train_batch_end(
+        self,
+        trainer: lightning.Trainer,
+        task: lightning.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """After each step: note, validate, save, stop, when it is time."""
+        assert isinstance(task, TrainTask)
+        step, options = task.step, self.options
+        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        last = step == options.steps
+        if step % 20 == 0 or last:
+            rate = learning_rate(options, step - 1)
+            self.metrics.add(step, {**values, "lr": rate})
+        if step % options.val_every == 0 or last:
+            self.validate(trainer, task)
+        if step % options.save_every == 0 or last or self.stopped_by is not None:
+            self.save(trainer, task)
+        if self.stopped_by is not None:
+            trainer.should_stop = True
+
+    def on_train_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
+        """Signals mean again what they meant before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def save(self, trainer: lightning.Trainer, task: TrainTask) -> None:
+        """Write a checkpoint and the metrics."""
+        if trainer.is_global_zero and self.saved != task.step:
+            save_checkpoint(self.options.out / "checkpoints", task.step, task.state())
+            self.metrics.write()
+            self.saved = task.step
+
+    def validate(self, trainer: lightning.Trainer, task: TrainTask) -> None:
+        """Measure the configurations asked for; write the model, metrics and pictures."""
+        options, network = self.options, task.network
+        if options.learn == "block-heads":
+            self._write_model(trainer, task)
+            return
+        predictor = Predictor(network)
+        pauses = parse_pauses(options.val_pause)
+        ways = [Inference(pause=pause) for pause in pauses]
+        count = min(len(self.validation), options.val_pictures or len(self.validation))
+        chosen = np.linspace(0, len(self.validation) - 1, count).round().astype(int)
+        mine = chosen[trainer.global_rank :: trainer.world_size].tolist()
+        totals = evaluate(predictor, self.validation, ways, mine)
+        network.train()
+        named = {}
+        for pause, total in zip(pauses, totals, strict=True):
+            counts = torch.from_numpy(total.counts).to(task.device)
+            summed = trainer.strategy.reduce(counts, reduce_op="sum").cpu().numpy()
+            named[f"miou {pause}"] = Confusion(summed).miou
+        if not trainer.is_global_zero:
+            return
+        self.metrics.add(task.step, named)
+        if trainer.logger:
+            trainer.logger.log_metrics(named, task.step)
+        told = ", ".join(f"{name[5:]} {100 * value:.2f}" for name, value in named.items())
+        self.say(f"step {task.step}: val mIoU {told}")
+        self._write_model(trainer, task)
+        self._draw(predictor)
+
+    def _write_model(self, trainer: lightning.Trainer, task: TrainTask) -> None:
+        if trainer.is_global_zero:
+            task.network.save_pretrained(self.options.out / "model")
+            if task.heads:
+                heads = {key: value.detach() for key, value in task.heads.state_dict().items()}
+                save_checkpoint(self.options.out / "heads", task.step, heads, keep=1)
+
+    def _draw(self, predictor: Predictor) -> None:
+        plots = self.options.out / "plots"
+        try:
+            draw_training(self.metrics.columns(), plots / "training.png")
+        except ImportError as error:
+            self.say(str(error))
+        pause = parse_pauses(self.options.val_pause)[-1]
+        places = np.linspace(0, len(self.validation) - 1, min(6, len(self.validation)))
+        samples = [self.validation[int(place)] for place in places]
+        results = predictor.predict_batch([s.image for s in samples], Inference(pause=pause))
+        predictor.network.train()
+        rows = [
+            (r.tinted(), overlay(s.image, paint(r.labels, r.classes)))
+            for s, r in zip(samples, results, strict=True)
+        ]
+        sheet = contact_sheet(rows, columns=2, captions=[s.name for s in samples])
+        write_image(plots / "samples.png", sheet)
+
+
+_PUP_TINY: dict[str, float] = {"channels": 192, "depth": 2, "scale": 4}
+
+
+def _fit(
+    options: TrainOptions,
+    network: PausingSegmenter,
+    training: Dataset,
+    validation: Dataset,
+    start: int,
+    state: dict[str, Any] | None,
+    say: Say,
+) -> Path:
+    ranges = parse_ranges(options.ranges)
+    if options.criterion != "none" and max(ranges) >= network.backbone.depth:
+        raise ValueError(
+            f'ranges "{options.ranges}" reach block {max(ranges)}: the last block after which '
+            f"patches of this backbone can pause is {network.backbone.depth - 1}"
+        )
+    weights = class_weights(training) if options.class_weights == "balanced" else None
+    task = TrainTask(network, options, ranges, weights)
+    if state is not None:
+        task.restore(start, state)
+    metrics = MetricsFile(options.out / "metrics.csv", until=start)
+    keeper = Keeper(options, validation, metrics, say)
+    trainer = _trainer(options, keeper, options.steps - start)
+    assert network.config
+    width, height = parse_size(options.crop)
+    fit = parse_size(options.fit) if options.fit else None
+    transform = TrainTransform(
+        (height, width), network.config.mean, network.config.std, fit, parse_span(options.scale)
+    )
+    bad_list = options.out / "bad_pictures.txt" if options.skip_bad else None
+    crops = Crops(training, transform, options.batch, options.seed, bad_list)
+    rank, world = trainer.global_rank, trainer.world_size
+    places = StepBatches(start, options.steps, options.batch, rank, world)
+    loader = make_loader(crops, places, options.workers, trainer.accelerator.name() == "cuda")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Lightning's advice; ours to follow or not.
+        try:
+            trainer.fit(task.train(), loader)
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise OSError(
+                f"a process that reads pictures died ({str(error).splitlines()[0]}); usually "
+                f"memory ran out: go on with --resume {options.out}"
+            ) from error
+    if keeper.stopped_by is not None:
+        name = signal.Signals(keeper.stopped_by).name
+        raise InterruptedError(
+            f"stopped by {name} after step {task.step}: go on with --resume {options.out}"
+        )
+    return options.out
+
+
+def _trainer(options: TrainOptions, keeper: Keeper, steps: int) -> lightning.Trainer:
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    world = options.devices * options.nodes
+    return lightning.Trainer(
+        accelerator=options.accelerator,
+        devices=options.devices,
+        num_nodes=options.nodes,
+        strategy="ddp" if world > 1 or "WORLD_SIZE" in os.environ else "auto",
+        precision={"fp32": "32-true", "bf16": "bf16-mixed"}[options.precision],  # type: ignore[arg-type]
+        max_steps=steps,
+        max_epochs=1,
+        logger=TensorBoardLogger(options.out, name="", version="tensorboard"),
+        callbacks=[keeper],
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        log_every_n_steps=20,
+        num_sanity_val_steps=0,
+    )
+
+
+def class_weights(dataset: Dataset, most: int = 200) -> Float[Tensor, " classes"]:
+    """Weights that grow with the root of a class's rarity; their mean over pixels is 1."""
+    places = np.linspace(0, len(dataset) - 1, min(most, len(dataset))).astype(int)
+    counts = np.zeros(256)
+    for place in places:
+        counts += np.bincount(dataset[int(place)].labels.ravel(), minlength=256)
+    shares = counts[: len(dataset.class_set)] / counts[: len(dataset.class_set)].sum()
+    weights = 1 / np.sqrt(np.maximum(shares, 1e-4))
+    return torch.tensor(weights / (weights * shares).sum(), dtype=torch.float32)
+
+
+def _open(options: TrainOptions, split: str) -> Dataset:
+    return open_dataset(options.data, split)
+
+
+def _check(options: TrainOptions) -> None:
+    """Say what is wrong before anything long begins."""
+    for name in ("steps", "batch", "accumulate", "val_every", "save_every"):
+        if getattr(options, name) < 1:
+            raise ValueError(f"{name} is {getattr(options, name)}: give at least 1")
+    parse_pauses(options.val_pause)
+    parse_ranges(options.ranges)
+    if options.learn != "all" and not os.path.isdir(options.init):
+        raise ValueError(f"--learn {options.learn} needs a trained model directory as --init")
+
+
+def _short_side(options: TrainOptions) -> int | None:
+    """Pictures are scaled for inference as they were fitted for training."""
+    return min(parse_size(options.fit)) if options.fit else None
+
+
+def _offline(init: str) -> str:
+    # The checkpoint replaces all weights, so a resumed run needs no download.
+    return "none" if init == "timm" else init
+
+
+def _plain(options: TrainOptions) -> dict[str, Any]:
+    values = asdict(options)
+    return {**values, "out": str(options.out), "val_pause": list(options.val_pause)}
+
+
+def _is_first() -> bool:
+    """Whether this is the process that looks after the run directory."""
+    names = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
+    return next((int(os.environ[name]) == 0 for name in names if name in os.environ), True)

@@ -1,0 +1,252 @@
+"""The loss, the random block and share, optimiser and schedule (paper, section 3.2)."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import lightning
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from paumer.criteria import Criterion, entropy
+from paumer.model.decoders import to_grid, upsample
+from paumer.model.segmenter import NO_PAUSE, PausingSegmenter
+from paumer.options import TrainOptions
+from paumer.pause_config import PauseConfig
+from paumer.pausing import Stage
+from paumer.train.feed import Batch, mix
+
+IGNORE = 255
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The parts of the loss, each a sum over pixels, and the weight of the pixels they sum over."""
+
+    main: Float[Tensor, ""]
+    aux: Float[Tensor, ""]
+    pixels: Float[Tensor, ""]
+
+
+class TrainTask(lightning.LightningModule):
+    """One network, one optimiser; every step draws its own pause configuration.
+
+    All randomness of a step follows from (seed, step, place in the batch), so that a resumed run
+    goes on exactly and several processes do what one would.
+    """
+
+    automatic_optimization = False
+
+    def __init__(
+        self,
+        network: PausingSegmenter,
+        options: TrainOptions,
+        ranges: Mapping[int, tuple[float, float]],
+        class_weights: Float[Tensor, " classes"] | None = None,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.options = options
+        self.ranges = ranges
+        self.step = 0
+        self.heads: nn.ModuleList | None = None
+        if options.learn == "block-heads":
+            self.heads = nn.ModuleList(
+                copy.deepcopy(network.aux_head) for _ in range(network.backbone.depth)
+            )
+        if options.learn != "all":
+            network.requires_grad_(False)
+            network.aux_head.requires_grad_(options.learn == "aux")
+        elif options.criterion == "none":
+            network.aux_head.requires_grad_(False)
+        self.class_weights: Tensor | None
+        self.register_buffer("class_weights", class_weights, persistent=False)
+        self._optimizer_state: dict[str, Any] | None = None
+
+    def training_step(self, batch: Batch, _: int) -> None:
+        """One step: draw, forward, backward, update."""
+        if not len(batch.images):
+            raise ValueError(
+                f"{batch.names[0]} (mend or remove it, or train with --skip-bad to pass over it)"
+            )
+        options, step = self.options, batch.step
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(options, step) * group["factor"]
+        # Dropout and drop path draw from the global state: make it a function of the step.
+        torch.manual_seed(mix(options.seed, step, self.global_rank, 7))
+        pause, criterion = self.draw(step, len(batch.images))
+        pixels = self._all_sum(self.pixel_weights(batch.labels).sum())
+        share = self.trainer.world_size / pixels.clamp(min=1)
+        optimizer.zero_grad()
+        main = aux = torch.zeros((), device=self.device)
+        size = -(-len(batch.images) // options.accumulate)
+        for begin in range(0, len(batch.images), size):
+            part = slice(begin, begin + size)
+            losses = self.losses(
+                batch.images[part], batch.labels[part], pause, _rows(criterion, part)
+            )
+            loss = (losses.main + options.aux_weight * losses.aux) * share
+            if not torch.isfinite(loss):
+                raise ValueError(
+                    f"the loss became {float(loss)} at step {step} (pictures "
+                    f"{', '.join(batch.names)}). Earlier checkpoints are intact; "
+                    f"try a lower --lr, --clip 1, or --precision fp32"
+                )
+            self.manual_backward(loss)
+            main, aux = main + losses.main.detach() * share, aux + losses.aux.detach() * share
+        if options.clip:
+            nn.utils.clip_grad_norm_(self.parameters(), options.clip)
+        optimizer.step()
+        self.step = step + 1
+        self.log_dict({"loss": main, "aux_loss": aux}, prog_bar=True)
+
+    def draw(self, step: int, pictures: int) -> tuple[PauseConfig, Criterion]:
+        """This step's pause configuration, the same on every process, and who pauses."""
+        if self.options.criterion == "none" or self.options.learn != "all":
+            return NO_PAUSE, entropy
+        pause = PauseConfig.draw(self.options.seed, step, self.ranges)
+        if self.options.criterion == "random":
+            first = self.global_rank * pictures
+            return pause, RandomByPlace(mix(self.options.seed, step, 3), first)
+        return pause, entropy
+
+    def losses(
+        self,
+        images: Float[Tensor, "b 3 h w"],
+        labels: Int[Tensor, "b h w"],
+        pause: PauseConfig,
+        criterion: Criterion,
+    ) -> Losses:
+        """Cross entropies summed over pixels: main decoder and auxiliary head."""
+        weights = self.pixel_weights(labels)
+        if self.options.learn == "all":
+            prediction = self.network(images, pause, criterion)
+            main = self._cross_entropy(prediction.logits, labels)
+            aux = main.new_zeros(())
+            for stage in prediction.stages:
+                aux = aux + self._token_loss(stage, prediction.grid, labels)
+            return Losses(main, aux, weights.sum())
+        heads = self.heads or [self.network.aux_head] * self.network.backbone.depth
+        with torch.no_grad():
+            walks = [self.network.start(images)]
+            for block in range(self.network.backbone.depth):
+                walks.append(self.network.advance(walks[-1], block, block + 1))
+        patch = self.network.backbone.patch
+        grid = (images.shape[2] // patch[0], images.shape[3] // patch[1])
+        aux = weights.new_zeros(())
+        for head, walk in zip(heads, walks[1:], strict=True):
+            logits = head(walk.tokens[:, self.network.backbone.prefix :])
+            aux = aux + self._cross_entropy(
+                upsample(to_grid(logits, grid), labels.shape[1:]), labels
+            )
+        return Losses(aux, torch.zeros_like(aux), weights.sum())
+
+    def pixel_weights(self, labels: Int[Tensor, "b h w"]) -> Float[Tensor, "b h w"]:
+        """What each pixel counts: nothing where it has no label."""
+        known = labels != IGNORE
+        if self.class_weights is None:
+            return known.float()
+        return torch.where(
+            known, self.class_weights[labels.clamp(max=len(self.class_weights) - 1)], 0
+        )
+
+    def _token_loss(
+        self, stage: Stage, grid: tuple[int, int], labels: Int[Tensor, "b h w"]
+    ) -> Float[Tensor, ""]:
+        logits = upsample(to_grid(stage.logits, grid), labels.shape[1:])
+        return self._cross_entropy(logits, labels)
+
+    def _cross_entropy(
+        self, logits: Float[Tensor, "b classes h w"], labels: Int[Tensor, "b h w"]
+    ) -> Float[Tensor, ""]:
+        return F.cross_entropy(
+            logits.float(),
+            labels,
+            weight=self.class_weights,
+            ignore_index=IGNORE,
+            reduction="sum",
+        )
+
+    def _all_sum(self, value: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        if self.trainer.world_size == 1:
+            return value
+        total: Tensor = self.trainer.strategy.reduce(value, reduce_op="sum")
+        return total
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """The optimiser, as it was when the run stopped."""
+        optimizer = make_optimizer(self, self.options)
+        if self._optimizer_state is not None:
+            optimizer.load_state_dict(self._optimizer_state)
+        return optimizer
+
+    def state(self) -> dict[str, Any]:
+        """All that a resumed run needs."""
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        assert not isinstance(optimizer, list)
+        return {
+            "network": dict(self.network.state_dict()),
+            "heads": dict(self.heads.state_dict()) if self.heads else {},
+            "optimizer": optimizer.state_dict(),
+        }
+
+    def restore(self, step: int, state: Mapping[str, Any]) -> None:
+        """Go on from a state that was saved after ``step`` steps."""
+        self.network.load_state_dict(state["network"])
+        if self.heads:
+            self.heads.load_state_dict(state["heads"])
+        self._optimizer_state = state["optimizer"]
+        self.step = step
+
+
+class RandomByPlace:
+    """Random scores that depend on the picture's place in the whole batch, not on the process."""
+
+    def __init__(self, seed: int, first: int) -> None:
+        self.seed, self.first = seed, first
+
+    def __call__(
+        self, logits: Float[Tensor, "b n classes"], places: Int[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"]:
+        """A score for each patch."""
+        scores = [
+            torch.rand(logits.shape[1], generator=torch.Generator().manual_seed(mix(self.seed, i)))
+            for i in range(self.first, self.first + len(logits))
+        ]
+        return torch.stack(scores).to(logits.device)
+
+
+def _rows(criterion: Criterion, part: slice) -> Criterion:
+    if isinstance(criterion, RandomByPlace):
+        return RandomByPlace(criterion.seed, criterion.first + part.start)
+    return criterion
+
+
+def learning_rate(options: TrainOptions, step: int) -> float:
+    """Linear warm-up, then polynomial decay with power 0.9 to the least rate."""
+    if step < options.warmup:
+        return options.lr * (step + 1) / options.warmup
+    done = (step - options.warmup) / max(1, options.steps - options.warmup)
+    return options.min_lr + (options.lr - options.min_lr) * float((1 - done) ** 0.9)
+
+
+def make_optimizer(task: TrainTask, options: TrainOptions) -> torch.optim.Optimizer:
+    """AdamW or SGD over what learns; only matrices decay, and heads have a rate of their own."""
+    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for name, parameter in task.named_parameters():
+        if parameter.requires_grad:
+            decays = parameter.ndim > 1 and not name.endswith(("_token", "pos_embed", "_embedding"))
+            factor = 1.0 if name.startswith("network.backbone.") else options.head_lr
+            groups.setdefault((decays, factor), []).append(parameter)
+    settings = [
+        {"params": some, "weight_decay": options.weight_decay if decays else 0.0, "factor": factor}
+        for (decays, factor), some in groups.items()
+    ]
+    if options.optimizer == "sgd":
+        return torch.optim.SGD(settings, lr=options.lr, momentum=0.9, nesterov=True)
+    return torch.optim.AdamW(settings, lr=options.lr)

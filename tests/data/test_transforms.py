@@ -1,0 +1,241 @@
+import colorsys
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paumer.data import transforms
+from paumer.data.transforms import TrainTransform, normalise
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
+PLAIN = {"colour": False, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+
+
+def encoded(height=90, width=120, seed=0, block=10):
+    """A picture whose red is ten times its label, in blocks of random classes with some void."""
+    dice = np.random.default_rng(seed)
+    coarse = dice.choice([*range(11), 255], (-(-height // block), -(-width // block)))
+    labels = coarse.repeat(block, 0).repeat(block, 1)[:height, :width].astype(np.uint8)
+    image = np.stack([np.where(labels == 255, 250, labels * 10), labels, 255 - labels], 2)
+    return SimpleNamespace(image=image.astype(np.uint8), labels=labels)
+
+
+def decoded(pixels):
+    """The label each pixel's colour stands for."""
+    red = (pixels[0] * 255).round().long()
+    return torch.where(red == 250, 255, red // 10), red % 10 == 0
+
+
+class TestAlignment:
+    @pytest.mark.parametrize("seed", range(20))
+    def test_crop_and_flip_are_exact(self, seed):
+        change = TrainTransform((40, 56), scale=(1.0, 1.0), **PLAIN)
+        pixels, labels = change(encoded(), seed)
+        found, clean = decoded(pixels)
+        assert clean.all()
+        assert torch.equal(found, labels)
+
+    @pytest.mark.parametrize("seed", range(40))
+    def test_scaling_disagrees_at_borders_only(self, seed):
+        change = TrainTransform((64, 80), **PLAIN)
+        sample = encoded(seed=seed, block=16)
+        pixels, labels = change(sample, seed)
+        found, _ = decoded(pixels)
+        # A pixel is inside if everything within two pixels has its label.
+        spread = labels[None, None].float()
+        high = torch.nn.functional.max_pool2d(spread, 5, 1, 2)[0, 0]
+        low = -torch.nn.functional.max_pool2d(-spread, 5, 1, 2)[0, 0]
+        inside = ((high == low) & (pixels != 0).any(0))[2:-2, 2:-2]
+        assert inside.sum() > 20
+        assert torch.equal(found[2:-2, 2:-2][inside], labels[2:-2, 2:-2][inside])
+
+    @given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 70), st.integers(1, 70),
+           st.integers(0, 2**40))  # fmt: skip
+    def test_any_size_gives_the_crop(self, height, width, down, across, seed):
+        dice = np.random.default_rng(seed)
+        image = dice.integers(0, 256, (height, width, 3), np.uint8)
+        sample = SimpleNamespace(image=image, labels=image[..., 0] % 5)
+        pixels, labels = TrainTransform((down, across), MEAN, STD)(sample, seed)
+        assert pixels.shape == (3, down, across)
+        assert pixels.dtype == torch.float32
+        assert pixels.isfinite().all()
+        assert labels.shape == (down, across)
+        assert labels.dtype == torch.int64
+        assert set(labels.unique().tolist()) <= {0, 1, 2, 3, 4, 255}
+
+    def test_padding_is_zero_and_ignored(self):
+        sample = SimpleNamespace(image=np.full((20, 30, 3), 255, np.uint8),
+                                 labels=np.zeros((20, 30), np.uint8))  # fmt: skip
+        change = TrainTransform((50, 40), MEAN, STD, scale=(1.0, 1.0), colour=False)
+        pixels, labels = change(sample, 0)
+        assert (labels[:20, :30] == 0).all()
+        assert (pixels[:, :20, :30] > 0).all()
+        labels[:20, :30], pixels[:, :20, :30] = 255, 0
+        assert (labels == 255).all()
+        assert (pixels == 0).all()
+
+
+class TestScale:
+    def test_fits_long_and_short_side(self):
+        assert transforms.scaled_size((480, 640), (2048, 512)) == (512, 683)
+        assert transforms.scaled_size((100, 1000), (2048, 512)) == (205, 2048)
+        assert transforms.scaled_size((1024, 2048), (2048, 1024), 0.5) == (512, 1024)
+        assert transforms.scaled_size((360, 480), None, 1.5) == (540, 720)
+        assert transforms.scaled_size((1, 5000), None, 0.5) == (1, 2500)
+
+    def test_scales_are_drawn_from_the_range(self):
+        sample = encoded(60, 60)
+        change = TrainTransform((200, 200), **PLAIN)
+        heights = [int((change(sample, s)[0] != 0).any(0).any(1).sum()) for s in range(200)]
+        assert 30 <= min(heights) < 36
+        assert 114 < max(heights) <= 120
+        assert 70 < np.mean(heights) < 80
+
+
+class TestCropRule:
+    def test_crops_with_one_class_are_avoided(self):
+        labels = np.zeros((100, 100), np.uint8)
+        labels[:, 80:] = 1
+        sample = SimpleNamespace(image=np.zeros((100, 100, 3), np.uint8), labels=labels)
+
+        def share(most, seed):
+            change = TrainTransform((30, 30), scale=(1.0, 1.0), most=most, **PLAIN)
+            return float((change(sample, seed)[1] == 0).float().mean())
+
+        free = [share(1.0, seed) for seed in range(200)]
+        ruled = [share(0.75, seed) for seed in range(200)]
+        good = [0.25 <= value <= 0.75 for value in ruled]
+        # About one crop in five is good by chance, so ten tries find one nine times in ten.
+        assert np.mean([0.25 <= value <= 0.75 for value in free]) < 0.4
+        assert np.mean(good) > 0.8
+
+    def test_void_does_not_count(self):
+        labels = np.full((40, 40), 255, np.uint8)
+        labels[:10, :20], labels[:10, 20:] = 3, 4
+        sample = SimpleNamespace(image=np.zeros((40, 40, 3), np.uint8), labels=labels)
+        change = TrainTransform((40, 40), scale=(1.0, 1.0), **PLAIN)
+        calls = []
+
+        class Counting(np.random.Generator):
+            def integers(self, low, high):
+                calls.append(high)
+                return low
+
+        dice = Counting(np.random.PCG64(0))
+        change._choose_box(labels, (40, 40), [40, 40], dice)
+        assert len(calls) == 2  # one crop, two numbers: each class fills half of what is labelled
+        calls.clear()
+        change._choose_box(np.full((40, 40), 255, np.uint8), (40, 40), [40, 40], dice)
+        assert len(calls) == 20
+        assert (change(sample, 0)[1] == 255).sum() == 1200
+
+
+class TestSeed:
+    def test_the_seed_decides(self):
+        change, sample = TrainTransform((48, 48), MEAN, STD), encoded()
+        first = [change(sample, seed) for seed in range(12)]
+        with ThreadPoolExecutor(4) as pool:
+            again = list(pool.map(lambda seed: change(sample, seed), reversed(range(12))))[::-1]
+        for (a, b), (c, d) in zip(first, again, strict=True):
+            assert torch.equal(a, c)
+            assert torch.equal(b, d)
+        assert len({float(pixels.sum()) for pixels, _ in first}) == 12
+
+    def test_another_process_agrees_and_keeps_its_random_states(self):
+        code = """
+import numpy as np, random, torch, types
+from paumer.data.transforms import TrainTransform
+
+def states():
+    return torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()
+
+image = (np.arange(60 * 80 * 3) % 251).astype(np.uint8).reshape(60, 80, 3)
+sample = types.SimpleNamespace(image=image, labels=image[..., 0] % 7)
+before = states()
+found = [float(TrainTransform((32, 32))(sample, s)[0].sum()) for s in range(6)]
+assert states() == before
+"""
+        here = {}
+        exec(code.replace("assert states() == before", ""), here)
+        command = [sys.executable, "-c", code + "print(found)"]
+        run = subprocess.run(command, capture_output=True, text=True)
+        assert run.stdout.strip() == str(here["found"]), run.stderr
+
+    def test_the_sample_is_not_changed(self):
+        sample = encoded()
+        image, labels = sample.image.copy(), sample.labels.copy()
+        for seed in range(8):
+            pixels, target = TrainTransform((90, 120), scale=(1.0, 1.0))(sample, seed)
+            pixels.fill_(7), target.fill_(7)
+        np.testing.assert_array_equal(sample.image, image)
+        np.testing.assert_array_equal(sample.labels, labels)
+
+    def test_read_only_arrays_will_do(self):
+        sample = encoded()
+        sample.image.setflags(write=False)
+        sample.labels.setflags(write=False)
+        for seed in range(4):
+            TrainTransform((90, 120), scale=(1.0, 1.0), colour=False)(sample, seed)
+
+
+class TestColour:
+    def test_each_change_happens_half_the_time_and_within_its_range(self):
+        grey = torch.full((3, 1, 1), 100, dtype=torch.uint8)
+        values = [
+            transforms.distort(grey, np.random.default_rng(s))[:, 0, 0].numpy() for s in range(2000)
+        ]
+        values = np.array(values)
+        assert (values == values[:, :1]).all()  # grey has no hue and no saturation
+        assert 0.2 < (values[:, 0] == 100).mean() < 0.3  # neither brightness nor contrast
+        assert values.min() >= (100 - 32) * 0.5
+        assert values.max() <= (100 + 32) * 1.5
+        assert values.min() < 45
+        assert values.max() > 180
+
+        red = torch.tensor([200, 100, 100], dtype=torch.uint8)[:, None, None]
+        hues, depths = [], []
+        for seed in range(2000):
+            r, g, b = (
+                transforms.distort(red, np.random.default_rng(seed)).flatten() / 255
+            ).tolist()
+            if 0 < max(r, g, b) < 1:  # not clipped
+                hue, _, _ = colorsys.rgb_to_hsv(r, g, b)
+                hues.append((hue + 0.5) % 1 - 0.5)
+                depths.append(max(r, g, b) - min(r, g, b))
+        assert 0.4 < np.mean(np.abs(hues) < 0.003) < 0.6
+        assert 0.095 < np.max(np.abs(hues)) < 0.105
+
+
+class TestNormalise:
+    def test_arrays_and_tensors_agree_with_the_formula(self):
+        array = np.random.default_rng(0).integers(0, 256, (2, 5, 7, 3), np.uint8)
+        exact = ((array / 255 - MEAN) / STD).transpose(0, 3, 1, 2)
+        tensor = torch.from_numpy(array).permute(0, 3, 1, 2)
+        for images in (array, array[:, :, ::-1][:, :, ::-1], tensor, tensor.contiguous()):
+            found = normalise(images, MEAN, STD)
+            assert found.is_contiguous()
+            np.testing.assert_allclose(found, exact, atol=2e-6)
+        np.testing.assert_allclose(normalise(array[0], MEAN, STD), exact[0], atol=2e-6)
+        assert normalise(array[0], MEAN, STD).shape == (3, 5, 7)
+
+    def test_the_input_is_not_changed(self):
+        tensor = torch.full((1, 3, 2, 2), 9, dtype=torch.uint8)
+        normalise(tensor, MEAN, STD).fill_(3)
+        assert (tensor == 9).all()
+
+    def test_anything_else_is_refused(self):
+        with pytest.raises(ValueError, match=r"shape \(4, 5, 6\).*\(\.\.\., h, w, 3\)"):
+            normalise(np.zeros((5, 6, 4), np.uint8), MEAN, STD)
+
+
+def test_impossible_settings_are_refused():
+    with pytest.raises(ValueError, match=r"crop to \(0, 5\)"):
+        TrainTransform((0, 5))
+    with pytest.raises(ValueError, match=r"scale by \(2\.0, 1\.0\)"):
+        TrainTransform((5, 5), scale=(2.0, 1.0))

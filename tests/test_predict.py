@@ -1,0 +1,162 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from paumer import Inference, PauseConfig, Predictor, build_model, load
+from paumer.data.transforms import normalise
+
+NAMES = [f"thing {i}" for i in range(6)]
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    torch.manual_seed(0)
+    return Predictor(build_model("test_vit", "mask", NAMES, image_size=64))
+
+
+def picture(height, width, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def direct(predictor, image, pause="none", **options):
+    """Labels straight from the network's full-size logits."""
+    config = predictor.config
+    tensor = torch.from_numpy(image.transpose(2, 0, 1).copy())[None]
+    with torch.inference_mode():
+        images = normalise(tensor, config.mean, config.std)
+        logits = predictor.network(images, PauseConfig.parse(pause), **options).logits[0]
+    two = logits.topk(2, dim=0).values
+    return logits.argmax(0).numpy(), (two[0] - two[1] > 1e-4).numpy()
+
+
+@pytest.mark.parametrize("size", [(64, 64), (50, 70), (7, 5), (100, 33)])
+@pytest.mark.parametrize("pause", ["none", "2:0.4", "2:0.3,4:0.5"])
+def test_labels_are_those_of_the_network_at_the_size_that_came_in(predictor, size, pause):
+    image = picture(*size)
+    result = predictor.predict(image, pause)
+    labels, clear = direct(predictor, image, pause)
+    assert result.labels.shape == size
+    assert result.labels.dtype == np.uint8
+    assert np.array_equal(result.labels[clear], labels[clear])
+    assert result.image is image
+    assert str(result.pause) == pause
+
+
+def test_early_exit_reaches_the_network(predictor):
+    image = picture(64, 64)
+    labels, clear = direct(predictor, image, "2:0.8", early_exit=True)
+    result = predictor.predict(image, "2:0.8", early_exit=True)
+    assert np.array_equal(result.labels[clear], labels[clear])
+    assert not np.array_equal(result.labels, predictor.predict(image, "2:0.8").labels)
+
+
+def test_the_pause_map_counts_what_paused(predictor):
+    result = predictor.predict(picture(64, 64), "2:0.25,4:0.5")
+    blocks, counts = np.unique(result.paused_after, return_counts=True)
+    assert blocks.tolist() == [0, 2, 4]
+    assert counts.tolist() == [6, 4, 6]
+    assert result.entropy.shape == result.paused_after.shape == (4, 4)
+    assert (result.entropy >= 0).all()
+    assert (result.entropy <= np.log(6) + 1e-4).all()
+
+
+def test_a_window_larger_than_the_picture_is_one_pass(predictor):
+    image = picture(40, 60)
+    once = predictor.predict(image, "2:0.4")
+    windowed = predictor.predict(image, "2:0.4", window=64, stride=32)
+    assert np.array_equal(once.labels, windowed.labels)
+
+
+def test_windows_see_their_part_only(predictor):
+    left, right = picture(64, 64, 1), picture(64, 64, 2)
+    both = predictor.predict(np.concatenate([left, right], 1), window=64, stride=64)
+    assert np.array_equal(both.labels[:, :64], predictor.predict(left).labels)
+    assert np.array_equal(both.labels[:, 64:], predictor.predict(right).labels)
+    assert both.paused_after.shape == (4, 8)
+
+
+def test_the_short_side_scales_and_labels_come_back_at_full_size(predictor):
+    image = np.kron(picture(4, 6), np.ones((16, 16, 1), np.uint8))
+    small = predictor.predict(image, short_side=32)
+    assert small.labels.shape == (64, 96)
+    assert small.paused_after.shape == (2, 3)
+
+
+@settings(max_examples=15)
+@given(
+    sizes=st.lists(st.sampled_from([(32, 32), (48, 32), (33, 50)]), min_size=1, max_size=6),
+    batch=st.integers(1, 4),
+)
+def test_batches_change_nothing_and_keep_the_order(predictor, sizes, batch):
+    images = [picture(*size, seed=i) for i, size in enumerate(sizes)]
+    how = Inference(pause=PauseConfig.parse("3:0.4"), batch=batch)
+    together = predictor.predict_batch(images, how)
+    for image, result in zip(images, together, strict=True):
+        alone = predictor.predict(image, "3:0.4").labels
+        assert (result.labels == alone).mean() > 0.995
+
+
+def test_pictures_come_as_files_images_and_arrays(predictor, tmp_path):
+    image = picture(30, 40)
+    Image.fromarray(image).save(tmp_path / "a.png")
+    expected = predictor.predict(image).labels
+    for given_ in (tmp_path / "a.png", str(tmp_path / "a.png"), Image.fromarray(image)):
+        assert np.array_equal(predictor.predict(given_).labels, expected)
+
+
+def test_saving_writes_mask_overlay_and_pause_map(predictor, tmp_path):
+    result = predictor.predict(picture(50, 70), "2:0.5")
+    paths = result.save(tmp_path / "new", "a")
+    assert [path.name for path in paths] == ["a_mask.png", "a_overlay.png", "a_paused.png"]
+    assert np.array_equal(np.asarray(Image.open(paths[0])), result.labels)
+    assert abs(sum(result.class_shares().values()) - 1) < 1e-6
+
+
+def test_the_pause_map_tints_paused_patches_only(predictor):
+    result = predictor.predict(picture(64, 64), "2:0.25")
+    drawn = result.tinted()
+    changed = (drawn != result.image).any(2).reshape(4, 16, 4, 16).mean((1, 3)) > 0.5
+    assert result.pause_map().width >= 64
+    assert np.array_equal(changed, result.paused_after > 0)
+
+
+def test_loading_reads_operating_points(predictor, tmp_path):
+    predictor.network.save_pretrained(tmp_path / "model")
+    points = {"fast": {"pause": "2:0.5"}}
+    (tmp_path / "model" / "operating_points.json").write_text(json.dumps(points))
+    loaded = load(tmp_path / "model")
+    assert str(loaded.resolve("fast")) == "2:0.5"
+    image = picture(64, 64)
+    fast = loaded.predict(image, "fast").labels
+    assert np.array_equal(fast, predictor.predict(image, "2:0.5").labels)
+    with pytest.raises(ValueError, match="operating points of this model: fast"):
+        loaded.resolve("slow")
+    (tmp_path / "model" / "operating_points.json").write_text('{"fast": 3}')
+    with pytest.raises(ValueError, match="operating_points"):
+        load(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 0}, "window is 0"),
+        ({"stride": 8}, "leaves gaps"),
+        ({"window": 8, "stride": 9}, "leaves gaps"),
+        ({"batch": 0}, "batch is 0"),
+    ],
+)
+def test_bad_options_are_named(predictor, options, message):
+    with pytest.raises(ValueError, match=message):
+        predictor.predict(picture(8, 8), **options)
+
+
+def test_pictures_that_are_none_are_refused(predictor):
+    with pytest.raises(ValueError, match="14"):
+        predictor.predict(picture(8, 8), "14:0.2")
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        predictor.predict("nothing.png")
