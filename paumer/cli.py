@@ -169,7 +169,7 @@ def predict(*pictures: Path, options: PredictOptions) -> None:
 @app.command
 def scenes(options: ScenesOptions) -> None:
     """Draw street scenes with their labels, as a data set that every command can read."""
-    from paumer.data.scenes import write_scenes
+    from paumer.scenes.files import write_scenes
 
     counts = {"train": at_least_one(options.count, "count")}
     counts |= dict.fromkeys(("val", "test"), max(1, options.count // 10))

@@ -25,8 +25,8 @@ from paumer.data.layouts import (
     own_folders,
     own_splits,
 )
-from paumer.data.scenes import scene, scene_seeds
 from paumer.media import read_image, read_labels
+from paumer.scenes.scene import scene, scene_seeds
 
 _LAYOUTS: dict[str, Callable[[Path, str], Layout]] = {
     "camvid": camvid,

@@ -51,7 +51,7 @@ def distinct_colours(count: int) -> tuple[Colour, ...]:
 
 def paint(labels: NDArray[np.integer], class_set: ClassSet) -> NDArray[np.uint8]:
     """An RGB picture of a label map; the ignore label, and any label without a class, is black."""
-    if labels.size and not (0 <= int(labels.min()) and int(labels.max()) <= 65535):
+    if labels.size and (labels.min() < 0 or labels.max() > 65535):
         raise ValueError(
             f"cannot paint labels from {labels.min()} to {labels.max()}: "
             "labels are whole numbers from 0 to 65535"
@@ -59,7 +59,8 @@ def paint(labels: NDArray[np.integer], class_set: ClassSet) -> NDArray[np.uint8]
     highest = max(int(labels.max(initial=0)), class_set.ignore, len(class_set) - 1)
     table = np.zeros((highest + 1, 3), np.uint8)
     table[: len(class_set)] = class_set.colours
-    return table[labels]
+    painted: NDArray[np.uint8] = table[labels]
+    return painted
 
 
 _CAMVID = {

@@ -2,14 +2,16 @@
 
 import difflib
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
 from jaxtyping import Float, Int
+from safetensors import SafetensorError
 from timm.layers import resample_abs_pos_embed
-from timm.models import is_model_in_modules
+from timm.models import is_model_in_modules, load_checkpoint
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
@@ -20,6 +22,10 @@ POSITION_RESIZE: dict[str, dict[str, Any]] = {
     "bilinear": {"interpolation": "bilinear", "antialias": False},
 }
 """How position embeddings follow the picture size: timm's way, mmsegmentation's, Segmenter's."""
+
+_MODULES = ["vision_transformer", "deit", "eva"]  # Where timm keeps its plain ViTs.
+_CLASSIFIER = ("head", "fc_norm", "attn_pool", "pre_logits")  # Parts only a classifier uses.
+_ATTENTION_ENDS = ("attn.proj", "attn_out_proj")  # The layer after each attention in timm's blocks.
 
 
 class Backbone(nn.Module):
@@ -45,9 +51,9 @@ class Backbone(nn.Module):
         self.rotary = getattr(vit, "rope", None) is not None
 
     @property
-    def blocks(self) -> nn.Sequential:
+    def blocks(self) -> nn.Sequential | nn.ModuleList:
         """The encoder's blocks; the paper's block l is ``blocks[l - 1]``."""
-        blocks: nn.Sequential = self.vit.blocks
+        blocks: nn.Sequential | nn.ModuleList = self.vit.blocks
         return blocks
 
     @property
@@ -86,8 +92,8 @@ class Backbone(nn.Module):
         batch, height, width, _ = patches.shape
         patches = patches.flatten(1, 2)
         names = ("cls_token", "dist_token", "reg_token")
-        heads = [token for name in names if (token := getattr(vit, name, None)) is not None]
-        heads = [token.expand(batch, -1, -1) for token in heads]
+        given = [getattr(vit, name, None) for name in names]
+        heads = [token.expand(batch, -1, -1) for token in given if token is not None]
         if vit.pos_embed is None:
             tokens = torch.cat([*heads, patches], 1)
         else:
@@ -137,9 +143,10 @@ def gather_table(
 
 def block_multiply_adds(block: nn.Module, tokens: int) -> int:
     """Multiply-adds of one transformer block: its linear layers and the two attention products."""
-    linear = sum(m.weight.numel() for m in block.modules() if isinstance(m, nn.Linear))
-    attended: int = block.get_submodule("attn.proj").in_features  # type: ignore[assignment]
-    return tokens * linear + 2 * tokens * tokens * attended
+    layers = {name: m for name, m in block.named_modules() if isinstance(m, nn.Linear)}
+    linear = sum(layer.weight.numel() for layer in layers.values())
+    ends = [layer for name, layer in layers.items() if name.endswith(_ATTENTION_ENDS)]
+    return tokens * linear + 2 * tokens * tokens * sum(layer.in_features for layer in ends)
 
 
 def create_backbone(
@@ -156,23 +163,22 @@ def create_backbone(
     size still runs. ``weights`` is True for timm's own by download, or a local safetensors file.
     """
     _check_name(name)
-    overlay = None
-    if isinstance(weights, str | Path):
-        overlay = {"file": str(_safetensors_file(Path(weights)))}
+    file = None if isinstance(weights, bool) else _safetensors_file(Path(weights))
     try:
         vit = timm.create_model(
             name,
-            pretrained=bool(weights),
-            pretrained_cfg_overlay=overlay,
+            pretrained=weights is True,
             num_classes=0,
             dynamic_img_size=True,
             drop_path_rate=drop_path,
             **({"img_size": image_size} if image_size else {}),
         )
-    except (OSError, RuntimeError) as error:
-        if not weights:
+        if file is not None:
+            _load_timm_file(vit, file)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        if weights is False:
             raise
-        source = "by download" if overlay is None else f'from "{weights}"'
+        source = "by download" if file is None else f'from "{file}"'
         raise ValueError(
             f"weights of {name} could not be had {source}: {error}. "
             f"Give a local safetensors file with timm's tensor names, or no weights"
@@ -184,11 +190,14 @@ def create_backbone(
     return Backbone(vit, position_resize)
 
 
-def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def normalisation(name: str) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """Mean and standard deviation of the pictures that the backbone's timm weights expect."""
     _check_name(name)
     config = timm.get_pretrained_cfg(name)
-    return (tuple(config.mean), tuple(config.std)) if config else ((0.5,) * 3, (0.5,) * 3)
+    if not config:
+        return (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
+    mean, std = config.mean, config.std
+    return (mean[0], mean[1], mean[2]), (std[0], std[1], std[2])
 
 
 def _check_name(name: str) -> None:
@@ -199,16 +208,30 @@ def _check_name(name: str) -> None:
             f"so single patches cannot pause: choose a plain ViT, such as vit_tiny_patch16_384"
         )
     if not timm.is_model(plain):
-        near = difflib.get_close_matches(plain, timm.list_models(module="vision_transformer"), 3)
+        known = [model for module in _MODULES for model in timm.list_models(module=module)]
+        near = difflib.get_close_matches(plain, known, 3)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise ValueError(f'timm has no backbone "{name}".{hint}')
-    if not is_model_in_modules(plain, ["vision_transformer", "deit", "eva"]):
+    if not is_model_in_modules(plain, _MODULES):
         raise ValueError(
             f'backbone "{name}" is not a plain ViT: it is hierarchical, convolutional or ties '
             f"attention to the full grid, so single patches cannot pause. "
             f"Choose one such as vit_tiny_patch16_384, deit3_small_patch16_224 "
             f"or vit_small_patch16_dinov3"
         )
+    try:
+        timm.get_pretrained_cfg(name, allow_unregistered=name == plain)
+    except RuntimeError as error:  # An unknown tag after the dot.
+        raise ValueError(f'timm has no backbone "{name}": {error}') from error
+
+
+def _load_timm_file(vit: nn.Module, file: Path) -> None:
+    """Load all of a file; timm itself lets tensors be missing where the classifier is left out."""
+    adapt = import_module(type(vit).__module__).checkpoint_filter_fn
+    result = load_checkpoint(vit, str(file), strict=False, filter_fn=adapt)
+    keys = [*result.missing_keys, *result.unexpected_keys]
+    if misfits := [key for key in keys if not key.startswith(_CLASSIFIER)]:
+        raise RuntimeError(f"missing or not known: {', '.join(misfits[:5])}")
 
 
 def _safetensors_file(path: Path) -> Path:

@@ -77,19 +77,22 @@ _HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 def read_checkpoint(path: Path) -> Imported:
     """A Segmenter checkpoint of rstrudel/segmenter or mmsegmentation, whichever it is."""
     content = _load_pickle(path)
-    if isinstance(content.get("model"), Mapping):
-        return _read_rstrudel(path, content["model"])
-    if isinstance(content.get("state_dict"), Mapping):
-        meta = content.get("meta")
-        return _read_mmseg(path, content["state_dict"], meta if isinstance(meta, Mapping) else {})
+    try:
+        if isinstance(content.get("model"), Mapping):
+            variant = _read_variant(path.with_name("variant.yml"))
+            return _read_rstrudel(content["model"], variant)
+        if isinstance(content.get("state_dict"), Mapping):
+            meta = content.get("meta")
+            return _read_mmseg(content["state_dict"], meta if isinstance(meta, Mapping) else {})
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f'cannot import "{path}": {error}') from error
     raise ValueError(
         f'"{path}" is neither a rstrudel/segmenter checkpoint (entry "model") nor one of '
         f'mmsegmentation (entry "state_dict"); its entries are {", ".join(map(str, content))}'
     )
 
 
-def _read_rstrudel(path: Path, state: Mapping[str, Tensor]) -> Imported:
-    variant = _read_variant(path.with_name("variant.yml"))
+def _read_rstrudel(state: Mapping[str, Tensor], variant: Mapping[str, Any]) -> Imported:
     net = variant.get("net_kwargs", {})
     tensors, unused = _rename(state, _RSTRUDEL)
     for name in ("decoder.project_patches.weight", "decoder.project_classes.weight"):
@@ -100,7 +103,6 @@ def _read_rstrudel(path: Path, state: Mapping[str, Tensor]) -> Imported:
     dataset = str(variant.get("dataset_kwargs", {}).get("dataset", ""))
     config = _config(
         tensors,
-        path,
         names={"ade20k": ADE20K.names, "cityscapes": CITYSCAPES.names}.get(dataset, ()),
         image_size=tuple(net.get("image_size", ())),
         norm_eps=1e-5,
@@ -112,20 +114,21 @@ def _read_rstrudel(path: Path, state: Mapping[str, Tensor]) -> Imported:
     if config.decoder == "mask" and stated not in (None, config.decoder_options["depth"]):
         raise ValueError(
             f"variant.yml says the decoder has {stated} layers, "
-            f'"{path}" holds {config.decoder_options["depth"]}'
+            f"the checkpoint holds {config.decoder_options['depth']}"
         )
     return Imported("rstrudel/segmenter", config, tensors, unused)
 
 
-def _read_mmseg(path: Path, state: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Imported:
+def _read_mmseg(state: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Imported:
     tensors, unused = _rename(state, _MMSEG)
+    if strange := [key for key in unused if key.startswith("decode_head.")]:
+        raise ValueError(f"its decoder is not Segmenter's: {', '.join(strange[:5])}")
     if "decoder.head.weight" in tensors:
         tensors["decoder.head.weight"] = tensors["decoder.head.weight"].flatten(1)
     dataset = meta.get("dataset_meta")
     names = dataset.get("classes", ()) if isinstance(dataset, Mapping) else meta.get("CLASSES", ())
     config = _config(
         tensors,
-        path,
         names=tuple(map(str, names or ())),
         image_size=(),
         norm_eps=1e-6,
@@ -138,14 +141,13 @@ def _read_mmseg(path: Path, state: Mapping[str, Tensor], meta: Mapping[str, Any]
 
 def _config(
     tensors: Mapping[str, Tensor],
-    path: Path,
     *,
     names: tuple[str, ...],
     image_size: tuple[int, ...],
     norm_eps: float,
     position_resize: str,
     dropout: float,
-    normalisation: tuple[tuple[float, ...], tuple[float, ...]],
+    normalisation: tuple[tuple[float, float, float], tuple[float, float, float]],
 ) -> ModelConfig:
     """What the shapes of the tensors say about the network."""
     try:
@@ -154,15 +156,15 @@ def _config(
         masks = "decoder.class_embedding" in tensors
         head = tensors["decoder.class_embedding" if masks else "decoder.head.weight"]
     except KeyError as missing:
-        raise ValueError(f'"{path}" is not a Segmenter checkpoint: no {missing}') from None
+        raise ValueError(f"it is not a Segmenter checkpoint: no {missing}") from None
     width, distilled = position.shape[-1], "backbone.vit.dist_token" in tensors
     if (width, distilled) not in _BACKBONES or patch != 16:
-        raise ValueError(f'"{path}" has {width} channels and patch {patch}: no backbone known')
+        raise ValueError(f"no backbone is known of {width} channels and patch {patch}")
     patches = position.shape[1] - 1 - distilled
     side = round(patches**0.5) * patch
     size = (image_size[0], image_size[1]) if len(image_size) == 2 else (side, side)
     if size[0] // patch * (size[1] // patch) != patches:
-        raise ValueError(f'"{path}" has {patches} positions, which do not fit {size}')
+        raise ValueError(f"it has {patches} positions, which do not fit a picture of {size}")
     classes = head.shape[1] if masks else head.shape[0]
     if len(names) != classes:
         names = tuple(f"class {i}" for i in range(classes))
@@ -187,6 +189,8 @@ def _rename(
     tensors: dict[str, Tensor] = {}
     unused: list[str] = []
     for key, tensor in state.items():
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"{key!r} is no tensor")
         name = key
         for pattern, replacement in rules:
             name = re.sub(f"^{pattern}", replacement, name)
@@ -232,7 +236,7 @@ def _load_pickle(path: Path) -> Mapping[str, Any]:
             f'"{path}" holds more than tensors and plain values ({reason}); '
             f"such a pickle could run code, so nothing of it was loaded"
         ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    except Exception as error:  # There is no saying what a damaged pickle raises.
         raise ValueError(f'cannot read checkpoint "{path}": {error}') from error
     if not isinstance(content, Mapping):
         raise ValueError(f'"{path}" holds a {type(content).__name__}, not a checkpoint')

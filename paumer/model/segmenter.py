@@ -35,6 +35,18 @@ class Prediction:
     stages: tuple[Stage, ...]
     grid: tuple[int, int]
 
+    def paused_after(self) -> Int[Tensor, "b gh gw"]:
+        """The block after which each patch paused, 0 where it went through all of them."""
+        blocks = torch.zeros(
+            len(self.logits) * self.grid[0] * self.grid[1],
+            dtype=torch.long,
+            device=self.logits.device,
+        )
+        for stage in self.stages:
+            blocks[stage.places] = stage.block
+            blocks[stage.places.gather(1, stage.kept)] = 0
+        return blocks.view(-1, *self.grid)
+
 
 @dataclass(frozen=True, slots=True)
 class Walk:
@@ -278,9 +290,13 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         )
         config, tensors = files.load_model(directory)
         try:
-            model = cls.from_config(config)
-        except TypeError as error:
-            raise ValueError(f'"{directory}" describes no network: {error}') from error
+            with torch.device("meta"):  # Takes no memory, whatever the numbers say.
+                shapes = cls.from_config(config)
+        except (ArithmeticError, AssertionError, RuntimeError, TypeError, ValueError) as error:
+            file = directory / files.CONFIG_FILE
+            raise ValueError(f'"{file}" describes no network: {error}') from error
+        files.check_tensors(shapes, tensors, directory / files.WEIGHTS_FILE)
+        model = cls.from_config(config)
         files.load_tensors(model, tensors, directory)
         return model.to(map_location).eval()
 

@@ -7,13 +7,18 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
 from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+)
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -21,39 +26,50 @@ from torch import Tensor, nn
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "README.md"
+POINTS_FILE = "operating_points.json"
 
-_LARGEST = 65536  # No real picture side, class count or decoder width is beyond this.
+_LARGEST = 65536  # No real picture side or decoder width is beyond this.
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """How to build the network again, and what its classes and pictures are."""
+    """How to build the network again, and what its classes and pictures are.
+
+    ``short_side`` is the length that the shorter side of pictures is scaled to; None leaves them.
+    """
 
     backbone: str
     decoder: str
     classes: tuple[str, ...]
     image_size: tuple[int, int]
-    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
     colours: tuple[tuple[int, int, int], ...] = ()
     decoder_options: Mapping[str, int | float] = field(default_factory=dict)
     norm_eps: float | None = None
     position_resize: str = "timm"
     drop_path: float = 0.0
+    short_side: int | None = None
 
     def __post_init__(self) -> None:
-        sides = [*self.image_size, *self.decoder_options.values(), len(self.classes)]
-        for number in sides:
-            if isinstance(number, bool) or not isinstance(number, int | float):
-                raise ValueError(f"{number!r} is not a number")
-            if not 0 <= number <= _LARGEST:
-                raise ValueError(f"{number} is out of range: at most {_LARGEST}")
-        if len(self.image_size) != 2 or not self.classes:
-            raise ValueError("image_size needs height and width, and classes at least one name")
-        if self.decoder_options.get("depth", 1) > 64:
-            raise ValueError(f"a decoder of {self.decoder_options['depth']} layers is out of range")
+        for name in (self.backbone, self.decoder, self.position_resize, *_listed(self.classes)):
+            if not isinstance(name, str):
+                raise ValueError(f"{name!r} is not a name")
+        if not self.classes:
+            raise ValueError("classes needs at least one name")
+        _check_numbers("image_size", self.image_size, 2, 1, _LARGEST)
+        _check_numbers("mean", self.mean, 3, -_LARGEST, _LARGEST)
+        _check_numbers("std", self.std, 3, 1e-6, _LARGEST)
+        _check_numbers("norm_eps", [1e-5 if self.norm_eps is None else self.norm_eps], 1, 0, 1)
+        _check_numbers("drop_path", [self.drop_path], 1, 0, 1)
+        for colour in _listed(self.colours):
+            _check_numbers("colours", colour, 3, 0, 255)
         if self.colours and len(self.colours) != len(self.classes):
             raise ValueError(f"{len(self.colours)} colours for {len(self.classes)} classes")
+        if not isinstance(self.decoder_options, Mapping):
+            raise ValueError(f"decoder_options {self.decoder_options!r} are not named numbers")
+        for name, number in self.decoder_options.items():
+            _check_numbers(name, [number], 1, 0, 64 if name == "depth" else _LARGEST)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -75,7 +91,7 @@ def save_model(directory: Path, config: ModelConfig, tensors: Mapping[str, Tenso
     """Write a model directory.
 
     A new one appears complete or not at all. In one that exists each file is replaced as a whole,
-    and a model card or other files already there stay.
+    all of them or none if something fails, and a model card or other files already there stay.
     """
     parent = directory.resolve().parent
     parent.mkdir(parents=True, exist_ok=True)
@@ -90,14 +106,42 @@ def save_model(directory: Path, config: ModelConfig, tensors: Mapping[str, Tenso
         for file in new.iterdir():
             _sync(file)
         if directory.exists():
-            for file in new.iterdir():
-                os.replace(file, directory / file.name)
+            _move_files(new, directory)
             _sync(directory)
         else:
             new.rename(directory)
         _sync(parent)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def _move_files(new: Path, directory: Path) -> None:
+    """Replace the files of a directory by the new ones, or put the old ones back and raise."""
+    before = new / "before"
+    before.mkdir()
+    names = [name for name in (WEIGHTS_FILE, CONFIG_FILE, CARD_FILE) if (new / name).exists()]
+    for name in names:
+        if (directory / name).exists():
+            _link(directory / name, before / name)
+    moved = []
+    try:
+        for name in names:
+            moved.append(name)
+            os.replace(new / name, directory / name)
+    except BaseException:
+        for name in moved:
+            if (before / name).exists():
+                os.replace(before / name, directory / name)
+            else:
+                (directory / name).unlink(missing_ok=True)
+        raise
+
+
+def _link(file: Path, to: Path) -> None:
+    try:
+        os.link(file, to)
+    except OSError:  # A file system without hard links.
+        shutil.copy2(file, to)
 
 
 def find_model(name: str, **hub_options: Any) -> Path:
@@ -109,16 +153,22 @@ def find_model(name: str, **hub_options: Any) -> Path:
         return Path(name)
     try:
         paths = [hf_hub_download(name, file, **hub_options) for file in (CONFIG_FILE, WEIGHTS_FILE)]
+    except (LocalEntryNotFoundError, HFValidationError) as error:
+        raise _no_model(name, error) from error
     except EntryNotFoundError as error:
         raise FileNotFoundError(
             f'hub model "{name}" has no {CONFIG_FILE} with {WEIGHTS_FILE}: '
             f"weights kept as a pickle (pytorch_model.bin) are not loaded"
         ) from error
-    except (HFValidationError, HfHubHTTPError, OSError) as error:
-        raise FileNotFoundError(
-            f'no model directory at "{name}", and no such model could be had from the hub ({error})'
-        ) from error
+    except (HfHubHTTPError, OSError) as error:
+        raise _no_model(name, error) from error
     return Path(paths[0]).parent
+
+
+def _no_model(name: str, error: Exception) -> FileNotFoundError:
+    return FileNotFoundError(
+        f'no model directory at "{name}", and no such model could be had from the hub ({error})'
+    )
 
 
 def load_model(directory: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
@@ -149,6 +199,14 @@ def load_tensors(
 
     Those whose name starts with ``fresh`` may be missing and keep the values they have.
     """
+    check_tensors(module, tensors, source, fresh)
+    module.load_state_dict(dict(tensors), strict=False)
+
+
+def check_tensors(
+    module: nn.Module, tensors: Mapping[str, Tensor], source: str | Path, fresh: str = ""
+) -> None:
+    """Raise unless ``load_tensors`` would find every name and shape in place."""
     own = module.state_dict()
     missing = [key for key in own if key not in tensors and not (fresh and key.startswith(fresh))]
     surplus = [key for key in tensors if key not in own]
@@ -164,7 +222,22 @@ def load_tensors(
     ]
     if problems:
         raise ValueError(f'tensors of "{source}" do not fit the model; {"; ".join(problems)}')
-    module.load_state_dict(dict(tensors), strict=False)
+
+
+def _listed(values: Any) -> Sequence[Any]:
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise ValueError(f"{values!r} is not a list")
+    return values
+
+
+def _check_numbers(name: str, values: Any, count: int, low: float, high: float) -> None:
+    for value in _listed(values):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{name}: {value!r} is not a number")
+        if not low <= value <= high:
+            raise ValueError(f"{name}: {value} is out of range, {low} to {high}")
+    if len(values) != count:
+        raise ValueError(f"{name} needs {count} numbers, not {len(values)}")
 
 
 def _frozen(value: Any) -> Any:

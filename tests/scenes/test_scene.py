@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from paumer.data.labels import CAMVID
-from paumer.data.scenes import scene, scene_seeds
+from paumer.scenes.scene import scene, scene_seeds
 
 # Shares of the labelled pixels of CamVid's 367 training photographs.
 CAMVID_SHARES = {
@@ -27,7 +27,7 @@ SMALL = (160, 120)
 MAKE = """
 import sys
 import numpy as np
-from paumer.data.scenes import scene, scene_seeds
+from paumer.scenes.scene import scene, scene_seeds
 pictures, labels = zip(*(scene(seed, (160, 120)) for seed in reversed(scene_seeds("train", 80))))
 np.savez(sys.argv[1], pictures=pictures[::-1], labels=labels[::-1])
 """

@@ -1,0 +1,158 @@
+"""What every test stands on: no network, one thread, checked shapes, small lively models."""
+
+import functools
+import importlib
+import os
+import sys
+
+import beartype.typing  # noqa: F401 (named in the hook below)
+import hypothesis
+import pytest
+import torch
+from jaxtyping import install_import_hook
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+torch.set_num_threads(1)
+# Methods are checked one by one, where "Self" has no meaning yet: anything passes for it.
+install_import_hook(
+    "paumer",
+    "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True, hint_overrides="
+    "beartype.BeartypeHintOverrides({beartype.typing.Self: object})))",
+)
+hypothesis.settings.register_profile(
+    "paumer",
+    deadline=None,
+    max_examples=30,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("paumer")
+
+
+def enliven(module, seed=0):
+    """Weights with which everything matters: no zero bias, no unit scale, no tiny layer scale."""
+    dice = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        running = [item for item in module.named_buffers() if "running_" in item[0]]
+        for name, value in (*module.named_parameters(), *running):
+            noise = torch.randn(value.shape, generator=dice)
+            if name.endswith("running_var"):
+                value.copy_(1 + noise.abs())
+            elif value.dim() > 1 and "token" not in name and "embed" not in name.split(".")[-1]:
+                value.copy_(noise * value[0].numel() ** -0.5)
+            elif name.endswith(("bias", "running_mean", "token")) or value.dim() > 1:
+                value.copy_(noise * 0.3)
+            else:
+                value.copy_(1 + noise * 0.2)
+    return module
+
+
+@functools.cache
+def _small_backbone(kind):
+    """Six blocks of 64 channels over patches of 8 pixels, in the make of five timm families."""
+    from timm.models.deit import VisionTransformerDistilled
+    from timm.models.eva import Eva
+    from timm.models.vision_transformer import VisionTransformer
+
+    shape = {
+        "img_size": 48,
+        "patch_size": 8,
+        "embed_dim": 64,
+        "depth": 6,
+        "num_heads": 2,
+        "num_classes": 0,
+        "dynamic_img_size": True,
+    }
+    rotary = {"use_rot_pos_emb": True, "rope_grid_offset": 0.0, "scale_attn_inner": True}
+    makes = {
+        "plain": lambda: VisionTransformer(**shape),
+        "distilled": lambda: VisionTransformerDistilled(**shape),
+        "registers": lambda: VisionTransformer(
+            **shape, reg_tokens=4, no_embed_class=True, init_values=1e-5
+        ),
+        "no prefix": lambda: VisionTransformer(**shape, class_token=False, global_pool="avg"),
+        "rotary": lambda: Eva(**shape, **rotary, swiglu_mlp=True, ref_feat_shape=(6, 6)),
+        "rotary only": lambda: Eva(
+            **shape,
+            rope_type="dinov3",
+            use_rot_pos_emb=True,
+            use_abs_pos_emb=False,
+            num_reg_tokens=4,
+            init_values=1e-5,
+        ),
+    }
+    torch.manual_seed(0)
+    return makes[kind]()
+
+
+KINDS = ("plain", "distilled", "registers", "no prefix", "rotary", "rotary only")
+
+
+@functools.cache
+def _small_model(kind, decoder, classes, double, options):
+    import copy
+
+    from paumer.model.backbone import Backbone
+    from paumer.model.decoders import create_decoder
+    from paumer.model.segmenter import PausingSegmenter
+
+    model = PausingSegmenter(
+        Backbone(copy.deepcopy(_small_backbone(kind))),
+        create_decoder(decoder, 64, classes, **dict(options)),
+        torch.nn.Linear(64, classes),
+    )
+    enliven(model)
+    return (model.double() if double else model).eval()
+
+
+@pytest.fixture(scope="session")
+def small_model():
+    """A function that gives a small, lively segmenter; the same one every time: do not change it.
+
+    Kinds of backbone: plain, distilled, registers, no prefix, rotary, rotary only.
+    """
+
+    def give(kind="plain", decoder="linear", classes=5, double=False, **options):
+        return _small_model(kind, decoder, classes, double, tuple(sorted(options.items())))
+
+    return give
+
+
+@pytest.fixture(scope="session")
+def lively():
+    """A function that gives a module weights with which everything matters."""
+    return enliven
+
+
+@pytest.fixture(scope="session")
+def unchecked():
+    """A function that imports a module of a second paumer, whose shapes are not checked.
+
+    Compilers look inside every function they meet, and cannot read the checks.
+    """
+
+    def paumer_modules():
+        return {name: sys.modules[name] for name in sys.modules if name.split(".")[0] == "paumer"}
+
+    second = {}
+
+    def give(name):
+        first = paumer_modules()
+        finders = list(sys.meta_path)
+        for module in first:
+            del sys.modules[module]
+        sys.modules.update(second)
+        sys.meta_path[:] = [
+            finder for finder in finders if "jaxtyping" not in type(finder).__module__
+        ]
+        try:
+            module = importlib.import_module(name)
+            second.update(paumer_modules())
+        finally:
+            for module_name in paumer_modules():
+                del sys.modules[module_name]
+            sys.modules.update(first)
+            sys.meta_path[:] = finders
+        return module
+
+    return give

@@ -1,0 +1,269 @@
+"""Any plain timm ViT, walked from outside: equal to timm to the last bit, or refused in words."""
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+from paumer.model.backbone import (
+    POSITION_RESIZE,
+    Backbone,
+    block_multiply_adds,
+    create_backbone,
+    gather_table,
+    normalisation,
+)
+from paumer.model.segmenter import build_model
+
+FAMILIES = {
+    "vit_tiny_patch16_384": (192, 12, 1, (16, 16)),
+    "vit_small_patch16_384": (384, 12, 1, (16, 16)),
+    "deit_tiny_patch16_224": (192, 12, 1, (16, 16)),
+    "deit_tiny_distilled_patch16_224": (192, 12, 2, (16, 16)),
+    "deit3_small_patch16_224": (384, 12, 1, (16, 16)),
+    "vit_small_patch14_reg4_dinov2": (384, 12, 5, (14, 14)),
+    "vit_small_patch16_dinov3": (384, 12, 5, (16, 16)),
+    "eva02_tiny_patch14_224": (192, 12, 1, (14, 14)),
+    "test_vit": (64, 6, 1, (16, 16)),
+    "test_vit4": (96, 9, 1, (16, 16)),
+}
+LARGE = {
+    "vit_base_patch16_384": (768, 12, 1, (16, 16)),
+    "vit_large_patch16_384": (1024, 24, 1, (16, 16)),
+}
+
+
+def check_parity(model, size):
+    """Nothing paused is bit-equal to timm's own features through the decoder."""
+    model.eval()
+    images = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        got = model(images, full_size=False)
+        features = model.backbone.vit.forward_features(images)
+        plain = model.decoder(features[:, model.backbone.prefix :], got.grid)
+    assert torch.equal(got.logits, plain)
+    assert got.stages == ()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_with_nothing_paused_it_is_timm_to_the_last_bit(lively, name):
+    model = lively(build_model(name, "mask", classes=4))
+    height, width = model.backbone.patch
+    check_parity(model, (4 * height, 6 * width))
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_so_are_the_large_ones(name):
+    """Weights of one value per tensor: drawing hundreds of millions would take too long."""
+    with torch.device("meta"):
+        model = build_model(name, "linear", classes=4)
+    model = model.to_empty(device="cpu")
+    with torch.no_grad():
+        for number, value in enumerate(model.parameters()):
+            value.fill_(1 / value[0].numel() if value.dim() > 1 else (number % 7 + 1) / 7)
+            value.view(-1)[:1000].uniform_(generator=torch.Generator().manual_seed(number))
+    check_parity(model, (32, 48))
+
+
+@pytest.mark.parametrize("name", FAMILIES | LARGE)
+def test_the_five_names_say_what_the_vit_is(name):
+    with torch.device("meta"):
+        backbone = create_backbone(name)
+    shape = (backbone.width, backbone.depth, backbone.prefix, backbone.patch)
+    assert shape == (FAMILIES | LARGE)[name]
+    assert len(backbone.blocks) == backbone.depth
+    assert backbone.norm is backbone.vit.norm
+    assert backbone.rotary == (name in ("vit_small_patch16_dinov3", "eva02_tiny_patch14_224"))
+
+
+@pytest.mark.parametrize("kind", ["plain", "distilled", "registers", "no prefix", "rotary"])
+@pytest.mark.parametrize("size", [(48, 48), (8, 8), (64, 24), (80, 96)])
+def test_parity_holds_at_every_size(small_model, kind, size):
+    check_parity(small_model(kind, "mask"), size)
+
+
+def test_no_parameter_is_left_that_only_a_classifier_uses():
+    with torch.device("meta"):
+        for name in ("deit3_small_patch16_224", "vit_small_patch16_dinov3", "test_vit4"):
+            names = [key for key, _ in create_backbone(name).named_parameters()]
+            assert not [key for key in names if "fc_norm" in key or "head" in key or "pool" in key]
+
+
+def test_block_numbers_count_from_one(small_model):
+    backbone = small_model().backbone
+    tokens = torch.randn(1, 5, 64, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        assert torch.equal(backbone.run_block(1, tokens), backbone.blocks[0](tokens))
+        assert torch.equal(backbone.run_block(6, tokens), backbone.blocks[5](tokens))
+
+
+def test_the_rotary_table_follows_the_patches_twice():
+    table = torch.arange(10.0).view(5, 2)
+    first = gather_table(table, torch.tensor([[0, 2, 4], [1, 2, 3]]))
+    assert first[:, 0, :, 0].tolist() == [[0, 4, 8], [2, 4, 6]]
+    second = gather_table(first, torch.tensor([[2], [0]]))
+    assert second.tolist() == [[[[8, 9]]], [[[2, 3]]]]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("swin_tiny_patch4_window7_224", "not a plain ViT"),
+        ("convnext_tiny", "not a plain ViT"),
+        ("resnet50", "not a plain ViT"),
+        ("vit_relpos_small_patch16_224", "not a plain ViT"),
+        ("mit_b0", "mixes convolutions"),
+        ("segformer_b0", "mixes convolutions"),
+        ("vit_small_patch16_rope_mixed_224", "rotary table of its own"),
+    ],
+)
+def test_what_cannot_pause_is_refused_with_the_reason(name, reason):
+    with pytest.raises(ValueError, match=reason), torch.device("meta"):
+        create_backbone(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("vit_tiny_patch16_348", "Did you mean .*vit_tiny_patch16_384"),
+        ("deit_tiny_distilled_patch16_242", "Did you mean .*deit_tiny_distilled_patch16_224"),
+        ("eva02_tiny_patch14_242", "Did you mean .*eva02_tiny_patch14_224"),
+        ("", "timm has no backbone"),
+        ("qqqqqq", 'timm has no backbone "qqqqqq"'),
+        ("vit_tiny_patch16_384.no_such_tag", "no_such_tag"),
+    ],
+)
+def test_unknown_names_get_near_matches(name, hint):
+    with pytest.raises(ValueError, match=hint):
+        create_backbone(name)
+    if "." not in name:
+        with pytest.raises(ValueError, match=hint):
+            normalisation(name)
+
+
+def test_an_unknown_way_to_resize_positions_is_refused():
+    with pytest.raises(ValueError, match=r'"nearest".*timm, bicubic, bilinear'):
+        create_backbone("test_vit", position_resize="nearest")
+
+
+@pytest.mark.parametrize("way", POSITION_RESIZE)
+def test_positions_follow_the_picture_in_the_way_asked_for(lively, way):
+    backbone = lively(create_backbone("test_vit", (64, 64), position_resize=way))
+    images = torch.zeros(1, 3, 96, 48)
+    with torch.inference_mode():
+        tokens, _ = backbone.embed(images)
+        stored = backbone.vit.pos_embed[:, 1:].view(1, 4, 4, 64).permute(0, 3, 1, 2)
+        resized = torch.nn.functional.interpolate(
+            stored,
+            (6, 3),
+            mode="bilinear" if way == "bilinear" else "bicubic",
+            antialias=way == "timm",
+        )
+        expected = backbone.vit.norm_pre(
+            backbone.vit.patch_embed(images).flatten(1, 2) + resized.flatten(2).transpose(1, 2)
+        )
+    assert torch.allclose(tokens[:, 1:], expected, atol=1e-6)
+
+
+def test_norm_eps_reaches_every_norm_of_the_encoder():
+    backbone = create_backbone("test_vit", norm_eps=3e-4)
+    eps = {m.eps for m in backbone.modules() if isinstance(m, torch.nn.LayerNorm)}
+    assert eps == {3e-4}
+
+
+def test_drop_path_rises_to_the_last_block():
+    backbone = create_backbone("test_vit", drop_path=0.1)
+    rates = [getattr(block.drop_path1, "drop_prob", 0.0) for block in backbone.blocks]
+    assert rates == pytest.approx([0, 0.02, 0.04, 0.06, 0.08, 0.1])
+
+
+def test_normalisation_is_what_the_weights_expect():
+    assert normalisation("vit_tiny_patch16_384") == ((0.5,) * 3, (0.5,) * 3)
+    mean, std = normalisation("deit_tiny_patch16_224")
+    assert mean == (0.485, 0.456, 0.406)
+    assert std == (0.229, 0.224, 0.225)
+
+
+# timm weights from a file
+
+
+@pytest.fixture
+def timm_file(tmp_path, lively):
+    vit = lively(timm.create_model("test_vit"))
+    save_file(vit.state_dict(), tmp_path / "test_vit.safetensors")
+    return tmp_path / "test_vit.safetensors", vit.eval()
+
+
+def test_timm_weights_load_from_a_local_file(timm_file):
+    path, vit = timm_file
+    model = build_model("test_vit", "linear", 3, weights=path).eval()
+    own = model.backbone.vit.state_dict()
+    theirs = {key: value for key, value in vit.state_dict().items() if key in own}
+    assert set(theirs) == set(own)
+    assert all(torch.equal(own[key], theirs[key]) for key in own)
+    images = torch.randn(1, 3, 160, 160, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = model.decoder(vit.forward_features(images)[:, 1:], (10, 10))
+        assert torch.equal(model(images, full_size=False).logits, expected)
+
+
+def test_positions_of_a_file_are_resized_to_the_size_asked_for(timm_file):
+    path, _ = timm_file
+    backbone = create_backbone("test_vit", (64, 96), weights=str(path))
+    assert backbone.vit.pos_embed.shape == (1, 4 * 6 + 1, 64)
+
+
+def test_a_file_with_a_tensor_missing_is_refused(timm_file, tmp_path):
+    _, vit = timm_file
+    state = vit.state_dict()
+    del state["blocks.3.attn.qkv.weight"]
+    save_file(state, tmp_path / "short.safetensors")
+    with pytest.raises(ValueError, match=r"short\.safetensors.*blocks\.3\.attn\.qkv\.weight"):
+        build_model("test_vit", weights=tmp_path / "short.safetensors")
+
+
+def test_the_file_of_another_network_is_refused(timm_file, tmp_path):
+    path, _ = timm_file
+    with pytest.raises(ValueError, match="weights of test_vit4 could not be had from"):
+        build_model("test_vit4", weights=path)
+    deeper = timm.create_model("test_vit")
+    deeper.blocks.append(deeper.blocks[0])
+    save_file({k: v.clone() for k, v in deeper.state_dict().items()}, tmp_path / "7.safetensors")
+    with pytest.raises(ValueError, match=r"not known: blocks\.6\."):
+        build_model("test_vit", weights=tmp_path / "7.safetensors")
+
+
+def test_a_damaged_or_missing_file_is_refused(timm_file, tmp_path):
+    path, _ = timm_file
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"test_vit\.safetensors"):
+        build_model("test_vit", weights=path)
+    path.write_bytes(b"not a header")
+    with pytest.raises(ValueError, match=r"test_vit\.safetensors"):
+        build_model("test_vit", weights=path)
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.safetensors"):
+        build_model("test_vit", weights=tmp_path / "nowhere.safetensors")
+    with pytest.raises(ValueError, match="paumer import"):
+        build_model("test_vit", weights=tmp_path / "weights.pth")
+
+
+def test_weights_by_download_fail_in_words_without_a_network():
+    with pytest.raises(ValueError, match=r"vit_tiny_patch16_384 could not be had by download"):
+        create_backbone("vit_tiny_patch16_384", weights=True)
+
+
+def test_published_deit_weights_load_when_they_are_here(request):
+    path = request.config.rootpath.parent / "shared/weights/deit_tiny_patch16_224.safetensors"
+    if not path.is_file():
+        pytest.skip(f"no weights at {path}")
+    fresh = build_model("deit_tiny_patch16_224", "linear", 3).backbone.state_dict()
+    loaded = build_model("deit_tiny_patch16_224", "linear", 3, weights=path).backbone.state_dict()
+    assert not [key for key in fresh if torch.equal(fresh[key], loaded[key])]
+
+
+def test_a_backbone_wraps_any_vit_given_by_hand():
+    backbone = Backbone(timm.create_model("test_vit", num_classes=0, dynamic_img_size=True))
+    hidden = backbone.blocks[0].mlp.fc1.out_features
+    expected = 10 * (4 * 64**2 + 2 * 64 * hidden) + 2 * 10**2 * 64
+    assert backbone.multiply_adds_block(1, 10) == expected
+    assert block_multiply_adds(backbone.blocks[0], 10) == expected

@@ -1,0 +1,445 @@
+"""The segmenter: parity with the plain model and with the paper's loop, and nothing in between."""
+
+import copy
+import itertools
+import shutil
+import threading
+
+import paper_loop
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from timm.models.vision_transformer import VisionTransformer
+from torch.utils.flop_counter import FlopCounterMode
+
+from paumer import criteria
+from paumer.model.segmenter import build_model, pad_to_patches
+from paumer.pause_config import PAPER_CONFIGS, PauseConfig
+
+KINDS = ("plain", "distilled", "registers", "no prefix", "rotary", "rotary only")
+DECODERS = (
+    ("linear", {}),
+    ("mask", {"depth": 1}),
+    ("mask", {"depth": 2}),
+    ("pup", {"channels": 16}),
+    ("pup", {"channels": 64, "depth": 2, "scale": 4}),
+)
+parse = PauseConfig.parse
+
+
+def pictures(batch=2, height=40, width=56, seed=1, dtype=torch.float32):
+    dice = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, 3, height, width, generator=dice, dtype=torch.float64).to(dtype)
+
+
+def spelled(config):
+    """Stages as the paper's loop takes them."""
+    return [(block, a if isinstance(a, float) else str(a)) for block, a in config.stages]
+
+
+def agree(model, images, text, score=paper_loop.entropy, early_exit=False, **options):
+    config = parse(text)
+    with torch.inference_mode():
+        got = model(images, config, early_exit=early_exit, **options)
+        logits, after = paper_loop.segment(model, images, spelled(config), score, early_exit)
+    assert got.paused_after().flatten(1).tolist() == after
+    assert torch.allclose(got.logits, logits, rtol=0, atol=1e-9)
+    return after
+
+
+# The paper's loop
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", ["none", "2:0.4", "1:0.3,2:0.3,5:0.5", "2:<1.2", "1:0.2,3:<1.1"])
+def test_it_does_what_the_paper_says(small_model, kind, text):
+    model = small_model(kind, "mask", depth=1, double=True)
+    after = agree(model, pictures(3, dtype=torch.float64), text)
+    assert text == "none" or any(itertools.chain(*after))
+
+
+@pytest.mark.parametrize(("decoder", "options"), DECODERS)
+@pytest.mark.parametrize("text", ["3:0.4", "2:0.5,4:0.5", "3:<1.2"])
+def test_it_does_so_with_every_decoder(small_model, decoder, options, text):
+    model = small_model("plain", decoder, double=True, **options)
+    agree(model, pictures(2, dtype=torch.float64), text)
+
+
+@pytest.mark.parametrize("kind", ["plain", "registers", "rotary"])
+@pytest.mark.parametrize("decoder", ["linear", "mask"])
+@pytest.mark.parametrize("text", ["none", "3:0.4", "1:0.3,4:0.3,6:0.5", "6:0.9", "2:<1.2,4:<1.3"])
+def test_early_exit_does_what_the_paper_says(small_model, kind, decoder, text):
+    model = small_model(kind, decoder, double=True)
+    agree(model, pictures(3, dtype=torch.float64), text, early_exit=True)
+
+
+@pytest.mark.parametrize("text", ["2:0.4,4:0.4", "2:<0.5,4:<0.3"])
+def test_it_follows_any_criterion(small_model, text):
+    """Also one that looks up what it knows by place, after a first pause."""
+    model = small_model("rotary", double=True)
+    known = torch.rand(3, 35, generator=torch.Generator().manual_seed(0))
+    agree(
+        model,
+        pictures(3, dtype=torch.float64),
+        text,
+        score=lambda logits, place: known[place].item(),
+        criterion=lambda logits, places: known.flatten()[places],
+    )
+
+
+def test_the_oracle_finds_the_right_labels(small_model):
+    model = small_model("plain", double=True)
+    images = pictures(2, dtype=torch.float64)
+    labels = torch.randint(0, 5, (2, 40, 56), generator=torch.Generator().manual_seed(3))
+    truth = criteria.patch_labels(labels, (8, 8), 5)
+
+    def score(logits, place):
+        p = torch.tensor(logits).softmax(-1)[truth[place]].item()
+        return (logits.index(max(logits)) != truth[place]) + 1 - p
+
+    agree(model, images, "1:0.3,3:0.4", score=score, criterion=criteria.oracle(truth))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("vit_tiny_patch16_384", "3:0.4,5:0.4,7:0.4"),
+        ("deit_tiny_distilled_patch16_224", "3:0.3,5:0.3"),
+        ("vit_small_patch14_reg4_dinov2", "3:0.2,5:0.2"),
+        ("eva02_tiny_patch14_224", "3:0.4,9:0.5"),
+    ],
+)
+def test_the_real_backbones_do_what_the_paper_says(lively, name, text):
+    model = lively(build_model(name, classes=7)).double().eval()
+    agree(model, pictures(2, 60, 70, dtype=torch.float64), text)
+
+
+# Sizes
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 50), (8, 8), (9, 7), (16, 24), (33, 47)])
+@pytest.mark.parametrize("text", ["none", "2:0.5"])
+def test_pictures_of_any_size_give_logits_of_that_size(small_model, size, text):
+    model = small_model("plain", "mask", double=True)
+    images = pictures(2, *size, dtype=torch.float64)
+    agree(model, images, text)
+    got = model(images, parse(text))
+    assert got.logits.shape == (2, 5, *size)
+    assert got.grid == (-(-size[0] // 8), -(-size[1] // 8))
+    assert model(images, full_size=False).logits.shape[2:] == got.grid
+
+
+def test_padding_adds_zeros_right_and_below():
+    images = pictures(1, 5, 9)
+    padded = pad_to_patches(images, (4, 6))
+    assert padded.shape == (1, 3, 8, 12)
+    assert torch.equal(padded[..., :5, :9], images)
+    assert padded[..., 5:, :].abs().sum() + padded[..., 9:].abs().sum() == 0
+    assert pad_to_patches(padded, (4, 6)) is padded
+
+
+# Companions, gradients, threads
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 4),
+    st.sampled_from(["none", "2:0.4", "1:0.5,3:0.5", "2:<1.2", "1:<1.1,3:<1.3", "2:0.3,4:<1.2"]),
+    st.sampled_from([("plain", False), ("plain", True), ("rotary", False), ("registers", True)]),
+)
+def test_a_picture_does_not_feel_its_companions(small_model, seed, batch, text, make):
+    kind, early_exit = make
+    model = small_model(kind, "mask", depth=1, double=True)
+    images = pictures(batch, 24, 40, seed, torch.float64)
+    with torch.inference_mode():
+        together = model(images, parse(text), early_exit=early_exit)
+        alone = [model(image[None], parse(text), early_exit=early_exit) for image in images]
+    assert torch.allclose(
+        together.logits, torch.cat([one.logits for one in alone]), rtol=0, atol=1e-10
+    )
+    assert torch.equal(together.paused_after(), torch.cat([one.paused_after() for one in alone]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", ["3:0.4", "1:0.3,4:0.5", "2:<1.2"])
+def test_every_parameter_gets_a_gradient(small_model, kind, text):
+    _check_gradients(small_model(kind, "mask", depth=1), text)
+
+
+@pytest.mark.parametrize(("decoder", "options"), DECODERS)
+@pytest.mark.parametrize("early_exit", [False, True])
+def test_every_parameter_of_every_decoder_gets_a_gradient(
+    small_model, decoder, options, early_exit
+):
+    if not (early_exit and decoder == "pup"):
+        _check_gradients(small_model("plain", decoder, **options), "2:0.4,4:0.4", early_exit)
+
+
+@pytest.mark.parametrize(
+    "name", ["deit3_small_patch16_224", "vit_small_patch16_dinov3", "eva02_tiny_patch14_224"]
+)
+def test_every_parameter_of_the_real_families_gets_a_gradient(lively, name):
+    _check_gradients(lively(build_model(name, "linear", classes=4)), "3:0.4,5:0.4")
+
+
+def _check_gradients(model, text, early_exit=False):
+    """The auxiliary head learns from its own loss, everything else from the main one too."""
+    model.zero_grad()
+    got = model(pictures(2), parse(text), early_exit=early_exit)
+    loss = got.logits.square().mean() + sum(s.logits.square().mean() for s in got.stages)
+    loss.backward()
+    unmoved = [
+        name
+        for name, value in model.named_parameters()
+        if value.requires_grad and (value.grad is None or not value.grad.abs().sum() > 0)
+    ]
+    model.zero_grad()
+    assert unmoved == []
+
+
+@pytest.mark.parametrize("kind", ["plain", "rotary"])
+@pytest.mark.parametrize(("text", "early_exit"), [("1:0.3,4:0.5", False), ("2:<1.2,4:0.4", True)])
+def test_its_gradients_are_those_of_the_papers_loop(small_model, kind, text, early_exit):
+    model = copy.deepcopy(small_model(kind, "mask", depth=1, double=True))
+    images = pictures(2, dtype=torch.float64)
+    loop = paper_loop.segment(model, images, spelled(parse(text)), early_exit=early_exit)[0]
+    ours = model(images, parse(text), early_exit=early_exit).logits
+    weights = list(model.parameters())
+    wanted, got = (
+        torch.autograd.grad(logits.square().sum(), weights, allow_unused=True)
+        for logits in (loop, ours)
+    )
+    for one, other in zip(wanted, got, strict=True):
+        assert (one is None) == (other is None)
+        # Positions are resized in single precision, hence no closer.
+        assert one is None or (one - other).norm() <= 1e-6 * one.norm() + 1e-9
+
+
+def test_a_paused_patch_still_learns_through_the_decoder(small_model):
+    """The gradient at block 6 is for those who went on only, at block 1 for everyone."""
+    model = small_model("plain")
+    images = pictures(1).requires_grad_()
+    model(images, parse("2:0.9"), full_size=False).logits.sum().backward()
+    by_patch = images.grad.unfold(2, 8, 8).unfold(3, 8, 8).abs().sum((1, 4, 5))
+    assert (by_patch > 0).all()
+
+
+def test_two_threads_with_two_configurations_do_not_meet(small_model):
+    model = small_model("rotary", "mask")
+    jobs = [("1:0.5,3:0.5", False), ("none", False), ("2:<1.2", False), ("4:0.4", True)]
+    images = [pictures(2, 24, 40, seed) for seed in range(len(jobs))]
+
+    def run(number):
+        text, early_exit = jobs[number]
+        with torch.inference_mode():
+            return model(images[number], parse(text), early_exit=early_exit).logits
+
+    alone = [run(number) for number in range(len(jobs))]
+    wrong = []
+
+    def repeat(number):
+        try:
+            for _ in range(40):
+                if not torch.equal(run(number), alone[number]):
+                    wrong.append(number)
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=repeat, args=(n,)) for n in range(len(jobs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_forward_pass_leaves_no_trace(small_model):
+    model = small_model("rotary only", "mask")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    attributes = {name: sorted(vars(module)) for name, module in model.named_modules()}
+    with torch.inference_mode():
+        first = model(pictures(), parse("2:0.4"))
+        model(pictures(1, 64, 64), parse("1:0.9,3:0.2"))
+        again = model(pictures(), parse("2:0.4"))
+    assert torch.equal(first.logits, again.logits)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert attributes == {name: sorted(vars(module)) for name, module in model.named_modules()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("early_exit", [False, True])
+def test_it_runs_in_mixed_precision(small_model, kind, early_exit):
+    model = small_model(kind, "mask")
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        logits = model(pictures(), parse("2:0.4,4:<1.2"), early_exit=early_exit).logits
+    assert logits.isfinite().all()
+
+
+def test_in_training_only_what_comes_after_dropout_differs(small_model):
+    model = copy.deepcopy(small_model("plain", "mask", depth=1))
+    calm = model(pictures(), parse("2:0.4"))
+    torch.manual_seed(0)
+    wild = model.train()(pictures(), parse("2:0.4"))
+    assert torch.equal(calm.stages[0].kept, wild.stages[0].kept)
+    assert not torch.equal(calm.logits, wild.logits)
+
+
+# Refusals
+
+
+def test_pup_refuses_early_exit_with_the_reason(small_model):
+    with pytest.raises(ValueError, match=r"PUPDecoder.*full grid"):
+        small_model("plain", "pup", channels=16)(pictures(), parse("3:0.4"), early_exit=True)
+
+
+def test_pausing_after_the_last_block_needs_early_exit(small_model):
+    model = small_model()
+    with pytest.raises(ValueError, match="the last one"):
+        model(pictures(), parse("6:0.4"))
+    with pytest.raises(ValueError, match="cannot pause after block 7: this backbone has 6 blocks"):
+        model(pictures(), parse("7:0.4"), early_exit=True)
+    with pytest.raises(ValueError, match="the last one"):
+        model.multiply_adds((40, 56), parse("6:0.4"))
+    model(pictures(), parse("6:0.4"), early_exit=True)
+
+
+def test_a_segmenter_put_together_by_hand_cannot_be_saved(small_model, tmp_path):
+    with pytest.raises(ValueError, match="no configuration to save"):
+        small_model().save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+# Counting
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("vit_tiny_patch16_384", 5_929_152), ("vit_small_patch16_384", 22_475_136)],
+)
+def test_the_encoders_have_the_papers_parameters(name, count):
+    with torch.device("meta"):
+        model = build_model(name, image_size=768)
+    assert sum(value.numel() for value in model.backbone.parameters()) == count
+
+
+def test_the_whole_segmenter_has_mmsegmentations_parameters():
+    with torch.device("meta"):
+        model = build_model("vit_tiny_patch16_384", "mask", 150, image_size=512)
+    parts = (model.backbone, model.decoder)
+    assert sum(value.numel() for part in parts for value in part.parameters()) == 6_713_388
+
+
+COUNTED = [
+    (kind, *decoder, text, early_exit)
+    for kind in ("plain", "distilled", "registers", "rotary", "rotary only")
+    for decoder in DECODERS
+    for text, early_exit in (("none", False), ("2:0.3,4:0.5", False), ("3:0.4,6:0.5", True))
+    if (kind == "plain" or decoder[0] == "mask") and not (early_exit and decoder[0] == "pup")
+]
+
+
+@pytest.mark.parametrize(("kind", "decoder", "options", "text", "early_exit"), COUNTED)
+def test_multiply_adds_are_what_a_counter_counts(
+    small_model, kind, decoder, options, text, early_exit
+):
+    model = small_model(kind, decoder, **options)
+    counter = FlopCounterMode(display=False)
+    with torch.inference_mode(), counter:
+        model(pictures(1), parse(text), early_exit=early_exit)
+    assert 2 * model.multiply_adds((40, 56), parse(text), early_exit) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("name", ["vit_pwee_patch16_reg1_gap_256", "vit_small_patch16_18x2_224"])
+def test_multiply_adds_of_unusual_blocks_are_what_a_counter_counts(name):
+    with torch.device("meta"):
+        model = build_model(name, "linear").eval()
+        counter = FlopCounterMode(display=False)
+        with counter:
+            model(torch.zeros(1, 3, 64, 64), parse("3:0.4"))
+    assert 2 * model.multiply_adds((64, 64), parse("3:0.4")) == counter.get_total_flops()
+
+
+RATIOS = {
+    ("tiny", 512, 150): "12.64 1.20 1.45 1.76 1.15 1.32 1.51 1.70 1.34 1.53 1.73 1.43 1.65 1.85",
+    ("tiny", 512, 19): "12.27 1.21 1.47 1.81 1.15 1.33 1.53 1.75 1.36 1.57 1.77 1.46 1.69 1.91",
+    ("tiny", 768, 19): "43.44 1.24 1.55 1.93 1.18 1.38 1.60 1.81 1.42 1.65 1.89 1.53 1.79 2.02",
+    ("small", 512, 150): "38.40 1.18 1.41 1.70 1.13 1.29 1.47 1.68 1.31 1.49 1.67 1.39 1.60 1.80",
+    ("small", 512, 19): "37.42 1.19 1.42 1.74 1.14 1.30 1.49 1.71 1.32 1.51 1.71 1.41 1.63 1.84",
+    ("small", 768, 19): "115.8 1.22 1.49 1.84 1.16 1.34 1.55 1.77 1.38 1.59 1.80 1.47 1.72 1.94",
+}
+"""Billions of multiply-adds without pausing, and how many times fewer each of the 13 needs."""
+
+
+@pytest.mark.parametrize(("size", "side", "classes"), RATIOS)
+def test_multiply_adds_fall_as_the_published_networks_do(size, side, classes):
+    with torch.device("meta"):
+        model = build_model(f"vit_{size}_patch16_384", "mask", classes, image_size=side)
+    base, *ratios = map(float, RATIOS[size, side, classes].split())
+    whole = model.multiply_adds((side, side))
+    assert whole / 1e9 == pytest.approx(base, rel=0.02)
+    for config, ratio in zip(PAPER_CONFIGS, ratios, strict=True):
+        assert whole / model.multiply_adds((side, side), config) == pytest.approx(ratio, rel=0.01)
+
+
+def test_the_cost_of_a_threshold_is_not_known_beforehand(small_model):
+    with pytest.raises(ValueError, match="depends on the picture"):
+        small_model().multiply_adds((40, 56), parse("3:<0.5"))
+
+
+# Export and compilation
+
+
+FIXED = (("none", False), ("3:0.4", False), ("1:0.4,2:0.4,3:0.4", False), ("2:0.4,4:0.5", True))
+
+
+@pytest.fixture
+def fixed(unchecked, lively):
+    """A function: a small model at one configuration, a picture in, logits out, no shape checks."""
+    decoders = unchecked("paumer.model.decoders")
+    segmenter = unchecked("paumer.model.segmenter")
+
+    class Fixed(torch.nn.Module):
+        def __init__(self, text, early_exit, depth=4, decoder="linear"):
+            super().__init__()
+            shape = {"img_size": 48, "patch_size": 8, "embed_dim": 64, "num_heads": 2}
+            vit = VisionTransformer(**shape, num_classes=0, depth=depth, dynamic_img_size=True)
+            backbone = unchecked("paumer.model.backbone").Backbone(vit)
+            parts = decoders.create_decoder(decoder, 64, 5), torch.nn.Linear(64, 5)
+            self.model = lively(segmenter.PausingSegmenter(backbone, *parts))
+            self.pause = unchecked("paumer.pause_config").PauseConfig.parse(text)
+            self.early_exit = early_exit
+
+        def forward(self, images):
+            return self.model(images, self.pause, early_exit=self.early_exit).logits
+
+    return lambda *args: Fixed(*args).eval()
+
+
+@pytest.mark.parametrize(("text", "early_exit"), FIXED)
+def test_it_exports_and_says_the_same(fixed, text, early_exit):
+    model, images = fixed(text, early_exit, 4, "mask"), pictures(2)
+    exported = torch.export.export(model, (images,)).module()
+    with torch.no_grad():
+        assert torch.allclose(exported(images), model(images), rtol=0, atol=1e-6)
+        assert torch.allclose(exported(-images), model(-images), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("text", "early_exit"), FIXED)
+def test_it_compiles_without_a_graph_break(fixed, text, early_exit):
+    _compare_compiled(fixed(text, early_exit), "aot_eager")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on PATH")
+def test_it_compiles_to_machine_code(fixed):
+    _compare_compiled(fixed("1:0.4", False, 2), "inductor")
+
+
+def _compare_compiled(model, backend):
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    with torch.inference_mode():
+        for seed in (1, 2):
+            images = pictures(2, seed=seed)
+            assert torch.allclose(compiled(images), model(images), rtol=0, atol=1e-5)

@@ -1,0 +1,174 @@
+"""Who still needs work, against plain arithmetic."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from paumer import criteria
+
+PLACES = torch.zeros(1, 1, dtype=torch.long)
+
+
+def naive_softmax(row):
+    top = max(row)
+    powers = [math.exp(value - top) for value in row]
+    return [power / sum(powers) for power in powers]
+
+
+def naive_entropy(row):
+    return -sum(p * math.log(p) for p in naive_softmax(row) if p > 0)
+
+
+def places_for(logits):
+    return torch.arange(logits.shape[0] * logits.shape[1]).view(logits.shape[:2])
+
+
+rows = st.integers(2, 12).flatmap(
+    lambda k: st.lists(st.floats(-30, 30, width=32), min_size=k, max_size=k)
+)
+
+
+@given(rows)
+def test_scores_equal_the_plain_formulas(row):
+    logits = torch.tensor([[row]])
+    ordered = sorted(naive_softmax(row))
+    close = {"rel": 1e-4, "abs": 2e-6}
+    assert criteria.entropy(logits, PLACES).item() == pytest.approx(naive_entropy(row), **close)
+    assert criteria.confidence(logits, PLACES).item() == pytest.approx(1 - ordered[-1], **close)
+    assert criteria.margin(logits, PLACES).item() == pytest.approx(
+        1 - (ordered[-1] - ordered[-2]), **close
+    )
+
+
+@given(
+    hnp.arrays(
+        "float32",
+        hnp.array_shapes(min_dims=3, max_dims=3, max_side=6),
+        elements=st.floats(-1e4, 1e4, width=32),
+    )
+)
+def test_entropy_stays_between_zero_and_log_k_for_any_logits(values):
+    logits = torch.from_numpy(values)
+    score = criteria.entropy(logits, places_for(logits))
+    assert score.isfinite().all()
+    assert (score >= -1e-6).all()
+    assert (score <= math.log(logits.shape[2]) + 1e-5).all()
+
+
+def test_the_ends_of_entropy():
+    sure = torch.tensor([[[1e4, -1e4, -1e4]]])
+    torn = torch.tensor([[[1e4, 1e4, 1e4]]])
+    half = torch.tensor([[[1e4, 1e4, -1e4]]])
+    assert criteria.entropy(sure, PLACES).item() == 0
+    assert criteria.entropy(torn, PLACES).item() == pytest.approx(math.log(3))
+    assert criteria.entropy(half, PLACES).item() == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("name", sorted(criteria.CRITERIA))
+def test_half_precision_logits_are_scored_in_full_precision(name):
+    logits = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0)).bfloat16()
+    score = criteria.CRITERIA[name](logits, places_for(logits))
+    assert score.dtype == torch.float32
+    assert torch.equal(score, criteria.CRITERIA[name](logits.float(), places_for(logits)))
+
+
+@pytest.mark.parametrize("name", sorted(criteria.CRITERIA))
+def test_the_torn_patch_needs_more_work_than_the_sure_one(name):
+    logits = torch.tensor([[[9.0, 0.0, 0.0], [1.0, 0.9, 0.8], [4.0, 2.0, 0.0]]])
+    score = criteria.CRITERIA[name](logits, places_for(logits))[0]
+    assert score[1] > score[2] > score[0]
+
+
+def test_random_is_uniform_and_decided_by_its_generator():
+    logits = torch.zeros(4, 5000, 2)
+    places = places_for(logits)
+    one = criteria.random(torch.Generator().manual_seed(5))(logits, places)
+    two = criteria.random(torch.Generator().manual_seed(5))(logits, places)
+    other = criteria.random(torch.Generator().manual_seed(6))(logits, places)
+    assert torch.equal(one, two)
+    assert not torch.equal(one, other)
+    counts = torch.histc(one, 10, 0, 1)
+    assert ((counts - 2000).abs() < 200).all()
+
+
+def test_random_leaves_the_global_generator_alone():
+    before = torch.get_rng_state()
+    criteria.random(torch.Generator().manual_seed(1))(torch.zeros(1, 9, 2), torch.zeros(1, 9).int())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@given(st.integers(0, 2**31), st.integers(2, 6))
+def test_the_oracle_pauses_ignored_then_right_then_wrong(seed, classes):
+    dice = torch.Generator().manual_seed(seed)
+    logits = torch.randn(2, 9, classes, generator=dice) * 5
+    labels = torch.randint(0, classes, (2, 9), generator=dice)
+    labels[:, ::4] = 255
+    score = criteria.oracle(labels)(logits, places_for(logits))
+    ignored, right = labels == 255, logits.argmax(-1) == labels
+    groups = [score[ignored], score[right & ~ignored], score[~right & ~ignored]]
+    groups = [group for group in groups if len(group)]
+    for lower, higher in itertools.pairwise(groups):
+        assert lower.max() < higher.min()
+
+
+def test_of_the_right_patches_the_surest_pauses_first():
+    logits = torch.tensor([[[5.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 5.0]]])
+    score = criteria.oracle(torch.zeros(1, 4, dtype=torch.uint8))(logits, places_for(logits))[0]
+    assert score.argsort().tolist() == [0, 1, 2, 3]
+
+
+def test_the_oracle_finds_its_labels_after_a_first_pause():
+    """Only places 1 and 3 of each picture are left; the second picture's stand 4 further."""
+    labels = torch.tensor([[0, 1, 0, 0], [0, 0, 0, 1]])
+    places = torch.tensor([[1, 3], [5, 7]])
+    says_one = torch.tensor([0.0, 3.0]).expand(2, 2, 2)
+    wrong = criteria.oracle(labels)(says_one, places) > 1
+    assert wrong.tolist() == [[False, True], [True, False]]
+
+
+def naive_patch_labels(labels, patch, classes, ignore):
+    height, width = len(labels), len(labels[0])
+    found = []
+    for top in range(0, height, patch[0]):
+        for left in range(0, width, patch[1]):
+            votes = [0] * classes
+            for y in range(top, min(top + patch[0], height)):
+                for x in range(left, min(left + patch[1], width)):
+                    if labels[y][x] != ignore:
+                        votes[labels[y][x]] += 1
+            found.append(votes.index(max(votes)) if any(votes) else ignore)
+    return found
+
+
+@given(
+    st.integers(0, 2**31),
+    st.integers(1, 11),
+    st.integers(1, 11),
+    st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    st.integers(1, 4),
+    st.sampled_from([torch.uint8, torch.int32, torch.int64]),
+)
+def test_patch_labels_equal_a_plain_count(seed, height, width, patch, classes, dtype):
+    dice = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, classes + 1, (2, height, width), generator=dice)
+    labels[labels == classes] = 255
+    got = criteria.patch_labels(labels.to(dtype), patch, classes)
+    for picture, row in zip(labels.tolist(), got.tolist(), strict=True):
+        assert row == naive_patch_labels(picture, patch, classes, 255)
+
+
+def test_equal_votes_go_to_the_lower_label_and_padding_has_no_vote():
+    labels = torch.tensor([[[2, 1, 2], [1, 255, 255]]])
+    assert criteria.patch_labels(labels, (2, 2), 3).tolist() == [[1, 2]]
+    assert criteria.patch_labels(labels - 1, (2, 2), 3, ignore=254).tolist() == [[0, 1]]
+
+
+def test_a_patch_without_any_label_is_ignored():
+    labels = torch.full((1, 3, 3), 7)
+    labels[0, 0, 0] = 0
+    assert criteria.patch_labels(labels, (2, 2), 2, ignore=7).tolist() == [[0, 7, 7, 7]]

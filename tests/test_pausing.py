@@ -1,0 +1,172 @@
+"""The idea itself: who goes on, and how the others come back."""
+
+import jaxtyping
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paumer import pausing
+from paumer.pause_config import Threshold
+
+seeds = st.integers(0, 2**31)
+amounts = st.floats(0, 1, exclude_max=True)
+
+
+def tokens_of(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def coarse_scores(seed, batch, patches):
+    """Scores with many ties."""
+    dice = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 4, (batch, patches), generator=dice).float()
+
+
+@given(st.integers(1, 4000), amounts)
+def test_the_share_rounds_down_and_one_patch_always_goes_on(n, share):
+    keep = pausing.going_on(n, share)
+    assert keep == max(1, n - int(share * n))
+    assert 1 <= keep <= n
+
+
+@pytest.mark.parametrize(
+    ("n", "share", "keep"),
+    [(1024, 0.2, 820), (1024, 0.4, 615), (10, 0.0, 10), (1, 0.99, 1), (10, 0.999, 1), (3, 0.3, 3)],
+)
+def test_known_counts(n, share, keep):
+    assert pausing.going_on(n, share) == keep
+
+
+@given(seeds, st.integers(1, 4), st.integers(1, 30), amounts)
+def test_no_patch_that_goes_on_scores_below_a_paused_one(seed, batch, patches, share):
+    score = coarse_scores(seed, batch, patches)
+    keep = pausing.going_on(patches, share)
+    kept = pausing.choose(score, keep)
+    assert kept.shape == (batch, keep)
+    for row, places in zip(score.tolist(), kept.tolist(), strict=True):
+        paused = [place for place in range(patches) if place not in places]
+        assert places == sorted(set(places))
+        for place in paused:
+            assert row[place] <= min(row[p] for p in places)
+            # Of equals, the lower place goes on.
+            assert all(p < place for p in places if row[p] == row[place])
+
+
+def test_equal_scores_go_to_the_lower_place():
+    score = torch.tensor([[1.0, 2.0, 1.0, 2.0, 1.0]])
+    assert pausing.choose(score, 3).tolist() == [[0, 1, 3]]
+    assert pausing.choose(torch.zeros(2, 300), 2).tolist() == [[0, 1], [0, 1]]
+
+
+@given(
+    seeds,
+    st.integers(1, 3),
+    st.integers(1, 20),
+    st.integers(0, 5),
+    st.lists(amounts, max_size=4),
+)
+def test_assembling_undoes_pausing(seed, batch, patches, prefix, shares):
+    first = tokens = tokens_of(seed, batch, prefix + patches, 3)
+    stages = []
+    for number, share in enumerate(shares):
+        patches = tokens.shape[1] - prefix
+        score = coarse_scores(seed + number, batch, patches)
+        kept = pausing.choose(score, pausing.going_on(patches, share))
+        stages.append((tokens, kept))
+        tokens = pausing.pause(tokens, kept, prefix)
+        assert tokens.shape == (batch, prefix + kept.shape[1], 3)
+    assert torch.equal(pausing.assemble(tokens, stages, prefix), first)
+
+
+@given(seeds, st.integers(1, 3), st.integers(2, 15), st.integers(0, 3), amounts, amounts)
+def test_every_patch_comes_back_as_it_last_was(seed, batch, patches, prefix, share, again):
+    """Whoever paused is bit-equal to what it was then; whoever went on has been worked on."""
+    first = tokens_of(seed, batch, prefix + patches, 2)
+    kept = pausing.choose(coarse_scores(seed, batch, patches), pausing.going_on(patches, share))
+    second = pausing.pause(first, kept, prefix) + 100
+    count = kept.shape[1]
+    last = pausing.choose(coarse_scores(seed + 1, batch, count), pausing.going_on(count, again))
+    third = pausing.pause(second, last, prefix) + 1000
+    whole = pausing.assemble(third, [(first, kept), (second, last)], prefix)
+    for b in range(batch):
+        for head in range(prefix):
+            assert torch.equal(whole[b, head], first[b, head] + 100 + 1000)
+        for place in range(patches):
+            expected = first[b, prefix + place]
+            if place in kept[b]:
+                expected = expected + 100
+                if kept[b].tolist().index(place) in last[b]:
+                    expected = expected + 1000
+            assert torch.equal(whole[b, prefix + place], expected)
+
+
+def test_nothing_is_written_in_place():
+    first = tokens_of(0, 2, 7, 3)
+    kept = torch.tensor([[0, 3], [1, 4]])
+    copy = first.clone()
+    tokens = pausing.pause(first, kept, prefix=1)
+    pausing.assemble(tokens * 2, [(first, kept)], prefix=1)
+    assert torch.equal(first, copy)
+
+
+def test_gradients_flow_to_those_who_went_on_and_to_those_who_paused():
+    kept = torch.tensor([[0, 2, 3], [1, 2, 4]])
+    last = torch.tensor([[1, 2], [0, 2]])
+
+    def work(tokens):
+        second = pausing.pause(tokens, kept, 1).sin()
+        third = pausing.pause(second, last, 1).exp()
+        return pausing.assemble(third, [(tokens, kept), (second, last)], 1)
+
+    tokens = tokens_of(0, 2, 6, 2).double().requires_grad_()
+    assert torch.autograd.gradcheck(work, (tokens,))
+    work(tokens).sum().backward()
+    assert (tokens.grad != 0).all()
+
+
+@given(seeds, st.integers(1, 6), st.integers(1, 8), st.sampled_from([-1.0, 0.0, 1.0, 2.5, 9.0]))
+def test_by_threshold_each_picture_pauses_what_is_below(seed, batch, patches, below):
+    score = coarse_scores(seed, batch, patches)
+    seen = []
+    for rows, keep in pausing.group_by_count(score, Threshold(below)):
+        assert rows is not None
+        assert rows.tolist() == sorted(rows.tolist())
+        seen += rows.tolist()
+        for row in rows.tolist():
+            enough = [place for place in range(patches) if score[row, place] >= below]
+            assert keep == max(1, len(enough))
+            if enough:
+                assert pausing.choose(score[row : row + 1], keep).tolist() == [enough]
+    assert sorted(seen) == list(range(batch))
+
+
+def test_pictures_with_equal_counts_share_a_group():
+    score = torch.tensor([[1.0, 9.0], [9.0, 9.0], [9.0, 1.0], [1.0, 1.0]])
+    groups = pausing.group_by_count(score, Threshold(5.0))
+    assert [(rows.tolist(), keep) for rows, keep in groups] == [([0, 2, 3], 1), ([1], 2)]
+
+
+def test_by_share_the_whole_batch_stays_together():
+    assert pausing.group_by_count(torch.zeros(3, 10), 0.25) == [(None, 8)]
+
+
+def test_a_score_that_is_no_number_needs_work():
+    score = torch.tensor([[0.1, float("nan"), 0.9, 0.2], [0.1, 0.2, 0.3, 0.4]])
+    assert pausing.choose(score, 2).tolist() == [[1, 2], [2, 3]]
+    ((rows, keep),) = pausing.group_by_count(score[:1], Threshold(0.5))
+    assert (rows.tolist(), keep) == ([0], 2)
+    everything = torch.full((1, 3), float("nan"))
+    assert pausing.choose(everything, 2).tolist() == [[0, 1]]
+    assert pausing.group_by_count(everything, Threshold(0.5))[0][1] == 3
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(3), torch.zeros(1, 2, 3), torch.zeros(1, 3).int()])
+def test_shapes_and_types_are_checked_under_test(wrong):
+    with pytest.raises(jaxtyping.TypeCheckError):
+        pausing.choose(wrong, 1)
+
+
+def test_shapes_are_checked_against_each_other():
+    with pytest.raises(jaxtyping.TypeCheckError):
+        pausing.pause(torch.zeros(2, 5, 3), torch.zeros(3, 2, dtype=torch.long))

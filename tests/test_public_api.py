@@ -1,0 +1,121 @@
+"""The front door: these names and no others, and nothing happens on import."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import paumer
+
+NAMES = [
+    "Inference",
+    "PAPER_CONFIGS",
+    "PauseConfig",
+    "PausingSegmenter",
+    "Prediction",
+    "Predictor",
+    "Segmentation",
+    "Stage",
+    "Threshold",
+    "__version__",
+    "build_model",
+    "load",
+]
+
+
+def run(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_these_are_the_public_names():
+    assert sorted(paumer.__all__) == sorted(NAMES)
+    assert set(NAMES) <= set(dir(paumer))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_public_name_resolves_and_says_what_it_is(name):
+    thing = getattr(paumer, name)
+    if inspect.isclass(thing) or inspect.isfunction(thing):
+        assert inspect.getdoc(thing)
+        assert not inspect.getdoc(thing).startswith(f"{name}(")  # A dataclass's stand-in.
+        assert thing.__module__.startswith("paumer.")
+
+
+@pytest.mark.parametrize("name", ["Inference", "PausingSegmenter", "Predictor", "Segmentation"])
+def test_each_public_method_says_what_it_does(name):
+    thing = getattr(paumer, name)
+    own = {k: v for k, v in vars(thing).items() if not k.startswith("_") and callable(v)}
+    assert [key for key, value in own.items() if not inspect.getdoc(value)] == []
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'PausedSegmenter'"):
+        paumer.PausedSegmenter  # noqa: B018
+
+
+def test_importing_paumer_imports_nothing_heavy():
+    code = "import paumer, sys; print([m for m in {} if m in sys.modules])"
+    heavy = ["torch", "torchvision", "timm", "lightning", "matplotlib", "numpy", "huggingface_hub"]
+    assert run(code.format(heavy)) == "[]"
+    assert run("from paumer import PauseConfig\n" + code.format(heavy)) == "[]"
+
+
+IMPORT_ALL = """
+import importlib, logging, os, random, sys, warnings
+import numpy, torch
+
+def state():
+    return {{
+        "threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
+        "dtype": str(torch.get_default_dtype()),
+        "device": str(torch.get_default_device()),
+        "grad": torch.is_grad_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "tf32": torch.backends.cuda.matmul.allow_tf32,
+        "benchmark": torch.backends.cudnn.benchmark,
+        "torch": hash(torch.get_rng_state().numpy().tobytes()),
+        "numpy": hash(numpy.random.get_state()[1].tobytes()),
+        "random": hash(random.getstate()),
+        "environ": dict(os.environ),
+        "logging": [str(h) for h in logging.getLogger().handlers] + [logging.getLogger().level],
+        "showwarning": str(warnings.showwarning),
+        "cwd": os.getcwd(),
+    }}
+
+for name in {others}:
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        pass
+before = state()
+for name in {modules}:
+    importlib.import_module(name)
+after = state()
+print([key for key in before if before[key] != after[key]])
+"""
+
+
+def test_importing_every_module_changes_nothing():
+    """What other libraries do to the process when imported is theirs: they come first."""
+    root = Path(paumer.__file__).parent
+    modules = [
+        ".".join(("paumer", *path.relative_to(root).with_suffix("").parts))
+        for path in root.rglob("*.py")
+        if path.stem not in ("__init__", "__main__")
+    ]
+    others = ["timm", "torchvision", "matplotlib.pyplot", "lightning", "cyclopts", "rich.console"]
+    assert run(IMPORT_ALL.format(modules=modules, others=others)) == "[]"
+
+
+def test_the_version_is_one_for_package_and_metadata():
+    from importlib.metadata import version
+
+    assert version("paumer") == paumer.__version__
+
+
+def test_the_package_is_typed():
+    assert Path(paumer.__file__).with_name("py.typed").exists()

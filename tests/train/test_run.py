@@ -1,0 +1,254 @@
+import csv
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from paumer import PausingSegmenter
+from paumer.options import TrainOptions
+from paumer.train import run
+from paumer.train.checkpoint import list_checkpoints
+
+TINY = TrainOptions(
+    data="",
+    backbone="test_vit",
+    init="none",
+    ranges="2-4:0.2-0.8",
+    crop="32",
+    batch=4,
+    steps=8,
+    val_every=100,
+    val_pause=("none", "2:0.5"),
+    val_pictures=2,
+    save_every=1,
+    workers=0,
+    accelerator="cpu",
+    lr=1e-2,
+)
+
+
+def folder(path, bad=False):
+    """A small data set of one's own; ``bad`` breaks one training picture."""
+    dice = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for kind in ("images", "masks"):
+            (path / kind / split).mkdir(parents=True)
+        for number in range(4):
+            image = dice.integers(0, 255, (40, 48, 3), np.uint8)
+            Image.fromarray(image).save(path / "images" / split / f"{number}.png")
+            Image.fromarray(image[..., 0] % 3).save(path / "masks" / split / f"{number}.png")
+    if bad:
+        (path / "images/train/2.png").write_bytes(b"not a picture")
+    text = "train: {images: images/train, masks: masks/train}\n"
+    text += "val: {images: images/val, masks: masks/val}\nclasses: [a, b, c]\n"
+    (path / "data.yaml").write_text(text)
+    return str(path / "data.yaml")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """Options of a small run."""
+    return replace(TINY, data=folder(tmp_path_factory.mktemp("data")))
+
+
+def tensors(directory):
+    return PausingSegmenter.from_pretrained(directory / "model").state_dict()
+
+
+def assert_equal(one, other):
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, tmp_path_factory):
+    """An undisturbed run."""
+    return run.train(replace(tiny, out=tmp_path_factory.mktemp("whole") / "run"))
+
+
+def test_a_run_leaves_what_people_look_for(whole):
+    names = {"args.yaml", "env.json", "metrics.csv", "checkpoints", "model", "plots", "tensorboard"}
+    assert names <= {path.name for path in whole.iterdir()}
+    assert {path.name for path in (whole / "plots").iterdir()} == {"training.png", "samples.png"}
+    with (whole / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert rows[-1]["step"] == "8"
+    assert 0 <= float(rows[-1]["miou none"]) <= 1
+    assert 0 <= float(rows[-1]["miou 2:0.5"]) <= 1
+    assert run.read_options(whole).steps == 8
+
+
+def test_training_changes_every_weight(tiny, whole):
+    torch.manual_seed(run.mix(0, 5))
+    before = run.initial_network(tiny, run.open_dataset(tiny.data, "train")).state_dict()
+    after = tensors(whole)
+    same = [name for name in before if torch.equal(before[name], after[name])]
+    assert same == []
+
+
+def test_the_seed_decides_everything(tiny, whole, tmp_path):
+    again = run.train(replace(tiny, out=tmp_path / "again", workers=2))
+    assert_equal(tensors(whole), tensors(again))
+    other = run.train(replace(tiny, out=tmp_path / "other", seed=1))
+    assert not torch.equal(tensors(whole)["aux_head.weight"], tensors(other)["aux_head.weight"])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_three_times_and_resumed_equals_undisturbed(tiny, whole, tmp_path):
+    out, dice = tmp_path / "run", random.Random(3)
+    for stop in sorted(dice.sample(range(1, 8), 3)):
+        child = os.fork()
+        if child == 0:
+            if out.exists():
+                run.resume(out)
+            else:
+                run.train(replace(tiny, out=out))
+            os._exit(0)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            found = list_checkpoints(out / "checkpoints")
+            if found and int(found[0].stem[5:]) >= stop:
+                break
+            time.sleep(0.002)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert_equal(tensors(run.resume(out)), tensors(whole))
+    assert (out / "metrics.csv").read_text() == (whole / "metrics.csv").read_text()
+
+
+def test_sigterm_saves_and_says_how_to_go_on(tiny, whole, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    step = run.TrainTask.training_step
+
+    def signalled(task, batch, number):
+        step(task, batch, number)
+        if batch.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(run.TrainTask, "training_step", signalled)
+    with pytest.raises(InterruptedError, match="SIGTERM after step 4: go on with --resume"):
+        run.train(replace(tiny, out=out, save_every=100))
+    monkeypatch.undo()
+    assert [path.stem for path in list_checkpoints(out / "checkpoints")] == ["step-00000004"]
+    assert_equal(tensors(run.resume(out)), tensors(whole))
+
+
+def test_two_processes_do_what_one_does(tiny, tmp_path):
+    plain = replace(tiny, drop_path=0.0, dropout=0.0, steps=5, criterion="random", optimizer="sgd")
+    one = run.train(replace(plain, out=tmp_path / "one"))
+    arguments = ["--data", plain.data, "--backbone", "test_vit", "--init", "none"]
+    arguments += ["--ranges", plain.ranges, "--crop", "32", "--batch", "4", "--steps", "5"]
+    arguments += ["--val-pause", "none", "2:0.5", "--val-pictures", "2", "--workers", "0"]
+    arguments += ["--drop-path", "0", "--dropout", "0", "--lr", "0.01", "--accelerator", "cpu"]
+    arguments += ["--optimizer", "sgd"]
+    arguments += ["--criterion", "random", "--devices", "2", "--out", str(tmp_path / "two")]
+    done = subprocess.run(
+        [sys.executable, "-m", "paumer", "train", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = tensors(one), tensors(tmp_path / "two")
+    for name, value in first.items():
+        assert torch.allclose(value, second[name], atol=1e-5), name
+
+
+def test_parts_of_a_batch_add_up_to_the_whole(tiny, tmp_path):
+    plain = replace(tiny, drop_path=0.0, dropout=0.0, steps=3, optimizer="sgd", criterion="random")
+    whole = tensors(run.train(replace(plain, out=tmp_path / "whole")))
+    parts = tensors(run.train(replace(plain, out=tmp_path / "parts", accumulate=2)))
+    for name, value in whole.items():
+        assert torch.allclose(value, parts[name], atol=1e-5), name
+
+
+def test_the_plain_segmenter_never_pauses_and_keeps_its_auxiliary_head(tiny, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("paused")
+
+    monkeypatch.setattr(PausingSegmenter, "pause", refuse)
+    options = replace(tiny, criterion="none", steps=2, val_pause=("none",), out=tmp_path / "run")
+    torch.manual_seed(run.mix(0, 5))
+    fresh = run.initial_network(options, run.open_dataset(options.data, "train"))
+    after = tensors(run.train(options))
+    assert torch.equal(after["aux_head.weight"], fresh.aux_head.weight)
+    assert not torch.equal(after["decoder.project.weight"], fresh.decoder.project.weight)
+
+
+@pytest.mark.parametrize("learn", ["aux", "block-heads"])
+def test_heads_learn_on_a_frozen_segmenter(tiny, whole, tmp_path, learn):
+    options = replace(tiny, init=str(whole / "model"), learn=learn, steps=2, out=tmp_path / learn)
+    before, after = tensors(whole), tensors(run.train(options))
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == ({"aux_head.weight", "aux_head.bias"} if learn == "aux" else set())
+    assert (tmp_path / learn / "heads").exists() == (learn == "block-heads")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_corrupt_picture_is_named(tiny, tmp_path, workers):
+    options = replace(tiny, data=folder(tmp_path, bad=True), out=tmp_path / "run", workers=workers)
+    with pytest.raises(ValueError, match=r"2\.png.*--skip-bad"):
+        run.train(options)
+
+
+def test_a_corrupt_picture_can_be_passed_over_and_is_listed(tiny, tmp_path):
+    options = replace(tiny, data=folder(tmp_path, bad=True), out=tmp_path / "run", skip_bad=True)
+    run.train(options)
+    assert "2.png" in (tmp_path / "run" / "bad_pictures.txt").read_text()
+
+
+def test_a_loss_that_is_no_number_ends_with_advice_and_keeps_checkpoints(tiny, tmp_path):
+    options = replace(tiny, lr=1e30, optimizer="sgd", out=tmp_path / "run")
+    with pytest.raises(ValueError, match=r"the loss became (nan|inf) at step \d.*lower --lr"):
+        run.train(options)
+    assert list_checkpoints(tmp_path / "run" / "checkpoints")
+
+
+def test_a_dead_worker_is_reported(tiny, tmp_path, monkeypatch):
+    from paumer.data.datasets import FolderDataset
+
+    def die(self, index):
+        os._exit(1)
+
+    monkeypatch.setattr(FolderDataset, "__getitem__", die)
+    with pytest.raises(OSError, match=r"a process that reads pictures died.*--resume"):
+        run.train(replace(tiny, out=tmp_path / "run", workers=1))
+
+
+def test_a_run_is_never_overwritten(tiny, whole):
+    with pytest.raises(ValueError, match="exists: name another --out, or go on with --resume"):
+        run.train(replace(tiny, out=whole))
+
+
+def test_a_finished_run_is_left_alone(whole):
+    said = []
+    before = (whole / "metrics.csv").stat().st_mtime_ns
+    assert run.resume(whole, said.append) == whole
+    assert "complete" in said[0]
+    assert (whole / "metrics.csv").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": 0}, "steps is 0"),
+        ({"ranges": "3"}, "cannot read"),
+        ({"ranges": "3-6:0.2-0.8"}, "reach block 6"),
+        ({"val_pause": ("2:2",)}, "out of range"),
+        ({"learn": "aux"}, "needs a trained model directory"),
+        ({"batch": 3, "devices": 1, "data": "nowhere"}, "nowhere"),
+    ],
+)
+def test_mistakes_are_found_before_training(tiny, tmp_path, change, message):
+    with pytest.raises(ValueError, match=message):
+        run.train(replace(tiny, out=tmp_path / "run", **change))
