@@ -75,11 +75,21 @@ def assemble(
     ``stages`` are the pauses in the order they happened, each as what it was given: the tokens
     before it, and who was kept.
     """
-    for before, kept in reversed(stages):
-        rows = _rows(kept, before.shape[1], prefix)
-        after = before.flatten(0, 1).index_copy(0, rows, tokens.flatten(0, 1))
-        tokens = after.view(before.shape)
-    return tokens
+    if not stages:
+        return tokens
+    # Each stage is written over the first one's tokens, later ones last: no copy but the first.
+    shape = stages[0][0].shape
+    canvas, rows = stages[0][0].flatten(0, 1), None
+    afters = [before for before, _ in stages[1:]] + [tokens]
+    for (before, kept), after in zip(stages, afters, strict=True):
+        local = _rows(kept, before.shape[1], prefix)
+        if rows is None:
+            rows = local
+            canvas = canvas.index_copy(0, rows, after.flatten(0, 1))
+        else:
+            rows = rows[local]
+            canvas = canvas.index_copy_(0, rows, after.flatten(0, 1))
+    return canvas.view(shape)
 
 
 def _rows(kept: Int[Tensor, "b k"], length: int, prefix: int) -> Int[Tensor, " r"]:

@@ -85,9 +85,6 @@ def _small_backbone(kind):
     return makes[kind]()
 
 
-KINDS = ("plain", "distilled", "registers", "no prefix", "rotary", "rotary only")
-
-
 @functools.cache
 def _small_model(kind, decoder, classes, double, options):
     import copy

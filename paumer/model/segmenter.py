@@ -135,8 +135,9 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
     def pause(self, walk: Walk, block: int, amount: Amount, criterion: Criterion) -> list[Walk]:
         """The walk without the patches that pause after ``block``: one, or by threshold several."""
         prefix = self.backbone.prefix
-        logits = self.aux_head(walk.tokens[:, prefix:])
-        score = criterion(logits, walk.places)
+        # The prefix passes the head too: cutting it off first would copy all tokens.
+        logits = self.aux_head(walk.tokens)[:, prefix:]
+        score = criterion(logits.detach(), walk.places)
         walks = []
         for rows, keep in pausing.group_by_count(score, amount):
             before = Stage(
@@ -210,7 +211,7 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         for number in range(1, self.backbone.depth + 1):
             total += self.backbone.multiply_adds_block(number, active + self.backbone.prefix)
             if isinstance(share := shares.get(number), float):
-                total += active * head
+                total += (active + self.backbone.prefix) * head
                 active = pausing.going_on(active, share)
         return total + self.decoder.multiply_adds(active if early_exit else patches)
 

@@ -1,6 +1,6 @@
 """The method as the paper words it, slowly: one picture, one patch, one Python list at a time.
 
-Section 3.2, appendices A and C and the early exit of appendix H, with the choices written down in
+Section 3.2, appendices A and C and the early exit of appendix I, with the choices written down in
 the design: the share is of the patches still active, class, distillation and register tokens never
 pause, equal scores go to the lower place, one patch always goes on, the final norm comes after
 assembling. Knows the parts of a segmenter (timm's ViT, decoder, auxiliary head) and nothing of how
