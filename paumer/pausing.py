@@ -19,8 +19,9 @@ class Stage:
     """One pause: what stood before it, who went on and why.
 
     ``places`` counts patches over the whole batch: picture * patches per picture + patch, in
-    reading order. ``kept`` points into ``places``. A batch pausing by threshold has a stage for
-    every group of pictures of which equally many patches went on.
+    reading order. ``kept`` points into ``places``, ``rows`` into the pictures' tokens laid end to
+    end. A batch pausing by threshold has a stage for every group of pictures of which equally many
+    patches went on.
     """
 
     block: int
@@ -29,6 +30,7 @@ class Stage:
     logits: Float[Tensor, "b n classes"]
     score: Float[Tensor, "b n"]
     kept: Int[Tensor, "b k"]
+    rows: Int[Tensor, " r"]
 
 
 def going_on(n: int, share: float) -> int:
@@ -57,44 +59,38 @@ def choose(score: Float[Tensor, "b n"], keep: int) -> Int[Tensor, "b k"]:
     return best.sort(dim=1).values
 
 
-def pause(
-    tokens: Float[Tensor, "b t d"], kept: Int[Tensor, "b k"], prefix: int = 0
-) -> Float[Tensor, "b s d"]:
-    """The prefix tokens and the ``kept`` patches, which go on. The others are left behind."""
-    rows = _rows(kept, tokens.shape[1], prefix)
+def rows_of(kept: Int[Tensor, "b k"], length: int, prefix: int = 0) -> Int[Tensor, " r"]:
+    """Which rows of a batch of ``length`` tokens each, laid end to end, go on: prefix and kept."""
+    batch, device = kept.shape[0], kept.device
+    kept = kept + prefix
+    if prefix:
+        kept = torch.cat([torch.arange(prefix, device=device).expand(batch, -1), kept], 1)
+    if batch > 1:
+        kept = kept + torch.arange(0, batch * length, length, device=device)[:, None]
+    return kept.flatten()
+
+
+def pause(tokens: Float[Tensor, "b t d"], rows: Int[Tensor, " r"]) -> Float[Tensor, "b s d"]:
+    """The tokens in ``rows``, which go on. The others are left behind."""
     return tokens.flatten(0, 1).index_select(0, rows).view(tokens.shape[0], -1, tokens.shape[2])
 
 
 def assemble(
     tokens: Float[Tensor, "b s d"],
-    stages: Sequence[tuple[Float[Tensor, "b _t d"], Int[Tensor, "b _k"]]],
-    prefix: int = 0,
+    stages: Sequence[tuple[Float[Tensor, "b _t d"], Int[Tensor, " _r"]]],
 ) -> Float[Tensor, "b t d"]:
     """All tokens in their first order: those that went on as they are now, the others as they were.
 
     ``stages`` are the pauses in the order they happened, each as what it was given: the tokens
-    before it, and who was kept.
+    before it, and the rows that went on.
     """
     if not stages:
         return tokens
-    # Each stage is written over the first one's tokens, later ones last: no copy but the first.
-    shape = stages[0][0].shape
-    canvas, rows = stages[0][0].flatten(0, 1), None
-    afters = [before for before, _ in stages[1:]] + [tokens]
-    for (before, kept), after in zip(stages, afters, strict=True):
-        local = _rows(kept, before.shape[1], prefix)
-        if rows is None:
-            rows = local
-            canvas = canvas.index_copy(0, rows, after.flatten(0, 1))
-        else:
-            rows = rows[local]
-            canvas = canvas.index_copy_(0, rows, after.flatten(0, 1))
-    return canvas.view(shape)
-
-
-def _rows(kept: Int[Tensor, "b k"], length: int, prefix: int) -> Int[Tensor, " r"]:
-    """Rows of the flattened (batch * length) tokens that hold the prefix and the kept patches."""
-    batch = kept.shape[0]
-    first = torch.arange(0, batch * length, length, device=kept.device).unsqueeze(1)
-    heads = torch.arange(prefix, device=kept.device).expand(batch, -1)
-    return (first + torch.cat([heads, kept + prefix], 1)).flatten()
+    # Written over the first stage's tokens, later stages last, so that only these are copied.
+    (first, rows), *later = stages
+    afters = [*(before for before, _ in later), tokens]
+    canvas = first.flatten(0, 1).index_copy(0, rows, afters[0].flatten(0, 1))
+    for (_, kept_rows), after in zip(later, afters[1:], strict=True):
+        rows = rows[kept_rows]
+        canvas = canvas.index_copy_(0, rows, after.flatten(0, 1))
+    return canvas.view(first.shape)

@@ -17,6 +17,15 @@ def tokens_of(seed, *shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+def go_on(tokens, kept, prefix):
+    return pausing.pause(tokens, pausing.rows_of(kept, tokens.shape[1], prefix))
+
+
+def together(tokens, stages, prefix):
+    rows = [(before, pausing.rows_of(kept, before.shape[1], prefix)) for before, kept in stages]
+    return pausing.assemble(tokens, rows)
+
+
 def coarse_scores(seed, batch, patches):
     """Scores with many ties."""
     dice = torch.Generator().manual_seed(seed)
@@ -74,9 +83,9 @@ def test_assembling_undoes_pausing(seed, batch, patches, prefix, shares):
         score = coarse_scores(seed + number, batch, patches)
         kept = pausing.choose(score, pausing.going_on(patches, share))
         stages.append((tokens, kept))
-        tokens = pausing.pause(tokens, kept, prefix)
+        tokens = go_on(tokens, kept, prefix)
         assert tokens.shape == (batch, prefix + kept.shape[1], 3)
-    assert torch.equal(pausing.assemble(tokens, stages, prefix), first)
+    assert torch.equal(together(tokens, stages, prefix), first)
 
 
 @given(seeds, st.integers(1, 3), st.integers(2, 15), st.integers(0, 3), amounts, amounts)
@@ -84,11 +93,11 @@ def test_every_patch_comes_back_as_it_last_was(seed, batch, patches, prefix, sha
     """Whoever paused is bit-equal to what it was then; whoever went on has been worked on."""
     first = tokens_of(seed, batch, prefix + patches, 2)
     kept = pausing.choose(coarse_scores(seed, batch, patches), pausing.going_on(patches, share))
-    second = pausing.pause(first, kept, prefix) + 100
+    second = go_on(first, kept, prefix) + 100
     count = kept.shape[1]
     last = pausing.choose(coarse_scores(seed + 1, batch, count), pausing.going_on(count, again))
-    third = pausing.pause(second, last, prefix) + 1000
-    whole = pausing.assemble(third, [(first, kept), (second, last)], prefix)
+    third = go_on(second, last, prefix) + 1000
+    whole = together(third, [(first, kept), (second, last)], prefix)
     for b in range(batch):
         for head in range(prefix):
             assert torch.equal(whole[b, head], first[b, head] + 100 + 1000)
@@ -105,8 +114,8 @@ def test_nothing_is_written_in_place():
     first = tokens_of(0, 2, 7, 3)
     kept = torch.tensor([[0, 3], [1, 4]])
     copy = first.clone()
-    tokens = pausing.pause(first, kept, prefix=1)
-    pausing.assemble(tokens * 2, [(first, kept)], prefix=1)
+    tokens = go_on(first, kept, 1)
+    together(tokens * 2, [(first, kept)], 1)
     assert torch.equal(first, copy)
 
 
@@ -115,9 +124,9 @@ def test_gradients_flow_to_those_who_went_on_and_to_those_who_paused():
     last = torch.tensor([[1, 2], [0, 2]])
 
     def work(tokens):
-        second = pausing.pause(tokens, kept, 1).sin()
-        third = pausing.pause(second, last, 1).exp()
-        return pausing.assemble(third, [(tokens, kept), (second, last)], 1)
+        second = go_on(tokens, kept, 1).sin()
+        third = go_on(second, last, 1).exp()
+        return together(third, [(tokens, kept), (second, last)], 1)
 
     tokens = tokens_of(0, 2, 6, 2).double().requires_grad_()
     assert torch.autograd.gradcheck(work, (tokens,))
@@ -169,4 +178,6 @@ def test_shapes_and_types_are_checked_under_test(wrong):
 
 def test_shapes_are_checked_against_each_other():
     with pytest.raises(jaxtyping.TypeCheckError):
-        pausing.pause(torch.zeros(2, 5, 3), torch.zeros(3, 2, dtype=torch.long))
+        pausing.assemble(
+            torch.zeros(2, 3, 4), [(torch.zeros(3, 5, 4), torch.zeros(6, dtype=torch.long))]
+        )

@@ -139,21 +139,19 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         logits = self.aux_head(walk.tokens)[:, prefix:]
         score = criterion(logits.detach(), walk.places)
         walks = []
-        for rows, keep in pausing.group_by_count(score, amount):
-            before = Stage(
-                block, walk.tokens, walk.places, logits, score, pausing.choose(score, keep)
-            )
-            table, earlier = walk.table, walk.stages
-            if rows is not None:
-                before = _select(before, rows)
-                earlier = tuple(_select(stage, rows) for stage in earlier)
-                table = table[rows] if table is not None and table.dim() == 4 else table
+        for pictures, keep in pausing.group_by_count(score, amount):
+            part, some, scores = walk, logits, score
+            if pictures is not None:
+                part, some, scores = _select(walk, pictures), logits[pictures], score[pictures]
+            kept = pausing.choose(scores, keep)
+            rows = pausing.rows_of(kept, part.tokens.shape[1], prefix)
+            stage = Stage(block, part.tokens, part.places, some, scores, kept, rows)
             walks.append(
                 Walk(
-                    tokens=pausing.pause(before.tokens, before.kept, prefix),
-                    places=before.places.gather(1, before.kept),
-                    table=None if table is None else gather_table(table, before.kept),
-                    stages=(*earlier, before),
+                    tokens=pausing.pause(part.tokens, rows),
+                    places=part.places.gather(1, kept),
+                    table=None if part.table is None else gather_table(part.table, kept),
+                    stages=(*part.stages, stage),
                 )
             )
         return walks
@@ -174,15 +172,17 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         return logits
 
     def _assemble(self, walk: Walk) -> Float[Tensor, "b t d"]:
-        stages = [(stage.tokens, stage.kept) for stage in walk.stages]
-        return pausing.assemble(walk.tokens, stages, self.backbone.prefix)
+        return pausing.assemble(walk.tokens, [(stage.tokens, stage.rows) for stage in walk.stages])
 
     def _exit(self, walk: Walk) -> Float[Tensor, "b n classes"]:
         # Log-probabilities, because the two heads' raw logits have different scales.
         assert isinstance(self.decoder, TokenDecoder)
         patches = self.backbone.norm(walk.tokens)[:, self.backbone.prefix :]
         log_p = self.decoder.token_logits(patches).log_softmax(-1)
-        stages = [(stage.logits.log_softmax(-1), stage.kept) for stage in walk.stages]
+        stages = [
+            (stage.logits.log_softmax(-1), pausing.rows_of(stage.kept, stage.places.shape[1]))
+            for stage in walk.stages
+        ]
         return pausing.assemble(log_p, stages)
 
     def _check_early_exit(self) -> None:
@@ -343,12 +343,23 @@ def pad_to_patches(
     return F.pad(images, (0, right, 0, down)) if down or right else images
 
 
-def _select(stage: Stage, rows: Int[Tensor, " g"]) -> Stage:
-    return Stage(
-        stage.block,
-        stage.tokens[rows],
-        stage.places[rows],
-        stage.logits[rows],
-        stage.score[rows],
-        stage.kept[rows],
-    )
+def _select(walk: Walk, pictures: Int[Tensor, " g"]) -> Walk:
+    """The same walk of some of its pictures."""
+    stages = []
+    for old in walk.stages:
+        kept, length, patches = old.kept[pictures], old.tokens.shape[1], old.places.shape[1]
+        stages.append(
+            Stage(
+                old.block,
+                old.tokens[pictures],
+                old.places[pictures],
+                old.logits[pictures],
+                old.score[pictures],
+                kept,
+                pausing.rows_of(kept, length, length - patches),
+            )
+        )
+    table = walk.table
+    if table is not None and table.dim() == 4:
+        table = table[pictures]
+    return Walk(walk.tokens[pictures], walk.places[pictures], table, tuple(stages))

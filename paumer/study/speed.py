@@ -175,7 +175,10 @@ def best_batch(
 
 
 def pausing_seconds(
-    model: PausingSegmenter, images: Float[Tensor, "b 3 h w"], config: PauseConfig, repeats: int = 5
+    model: PausingSegmenter,
+    images: Float[Tensor, "b 3 h w"],
+    config: PauseConfig,
+    repeats: int = 15,
 ) -> float:
     """Seconds spent on pausing itself: scoring, choosing, gathering and assembling."""
     fastest = float("inf")
@@ -190,8 +193,7 @@ def pausing_seconds(
             spent += time.perf_counter() - begin
             done = block
         begin = time.perf_counter()
-        stages = [(stage.tokens, stage.kept) for stage in walk.stages]
-        pausing.assemble(walk.tokens, stages, model.backbone.prefix)
+        pausing.assemble(walk.tokens, [(stage.tokens, stage.rows) for stage in walk.stages])
         _synchronise(images.device)
         fastest = min(fastest, spent + time.perf_counter() - begin)
     return fastest
