@@ -188,6 +188,12 @@ class TrainOptions:
     scale: str = "0.5-2"
     """Range of the random scale."""
 
+    window: int | None = None
+    """Side of sliding windows at inference (default: the whole picture at once)."""
+
+    stride: int | None = None
+    """Distance between windows (default: the window less 32)."""
+
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """Optimiser; sgd has Nesterov momentum 0.9."""
 

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,8 +34,8 @@ class Inference:
 
     ``window`` cuts a picture into overlapping squares of that side, ``stride`` apart (default:
     the window less 32), whose logits are averaged, as Segmenter and mmsegmentation do.
-    ``short_side`` first scales the picture so that its shorter side is that long (default: as the
-    model was trained). ``batch`` is how many pictures or windows of one size run together.
+    ``short_side`` first scales the picture so that its shorter side is that long. What is None is
+    as the model was trained. ``batch`` is how many pictures or windows of one size run together.
     """
 
     pause: PauseConfig = NO_PAUSE
@@ -162,13 +162,12 @@ class Predictor:
         self, pictures: Iterable[Picture], how: Inference | None = None
     ) -> list[Segmentation]:
         """The segmentation of each picture; those of one size run together."""
-        how = how or Inference()
+        how = self._as_trained(how or Inference())
         how.pause.check(self.network.backbone.depth, how.early_exit)
         images = [_as_array(picture) for picture in pictures]
         begin = time.perf_counter()
         with torch.inference_mode():
-            short_side = how.short_side or self.config.short_side
-            plans = [_Plan.of(image, how, short_side) for image in images]
+            plans = [_Plan.of(image, how) for image in images]
             self._run_windows(plans, how)
             labels = [plan.labels(self.network.backbone.patch).numpy() for plan in plans]
         seconds = (time.perf_counter() - begin) / max(1, len(images))
@@ -185,6 +184,17 @@ class Predictor:
             )
             for image, label, plan in zip(images, labels, plans, strict=True)
         ]
+
+    def _as_trained(self, how: Inference) -> Inference:
+        """What is not said of size and windows is as the model was trained."""
+        config = self.config
+        stride = how.stride if how.window else how.stride or config.stride
+        return replace(
+            how,
+            short_side=how.short_side or config.short_side,
+            window=how.window or config.window,
+            stride=stride,
+        )
 
     def _run_windows(self, plans: Sequence["_Plan"], how: Inference) -> None:
         """Run all windows of all pictures, those of one size together, in full batches."""
@@ -217,11 +227,11 @@ class _Plan:
     paused: dict[tuple[int, int], Int[Tensor, "ph pw"]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, image: UInt8[np.ndarray, "h w 3"], how: Inference, short_side: int | None) -> Self:
+    def of(cls, image: UInt8[np.ndarray, "h w 3"], how: Inference) -> Self:
         pixels = torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
         size = (image.shape[0], image.shape[1])
-        if short_side and short_side != min(size):
-            target = [max(1, round(side * short_side / min(size))) for side in size]
+        if how.short_side and how.short_side != min(size):
+            target = [max(1, round(side * how.short_side / min(size))) for side in size]
             scaled = F.interpolate(pixels[None].float(), size=target, mode="bilinear")[0]
             pixels = scaled.round_().to(torch.uint8)
         height, width = pixels.shape[1:]

@@ -9,6 +9,7 @@ from PIL import Image
 
 from paumer import Inference, PauseConfig, Predictor, build_model, load
 from paumer.data.transforms import normalise
+from paumer.study.speed import peak_memory
 
 NAMES = [f"thing {i}" for i in range(6)]
 
@@ -160,3 +161,13 @@ def test_pictures_that_are_none_are_refused(predictor):
         predictor.predict(picture(8, 8), "14:0.2")
     with pytest.raises(FileNotFoundError, match="nothing"):
         predictor.predict("nothing.png")
+
+
+def test_a_large_picture_with_many_classes_needs_little_memory():
+    predictor = Predictor(build_model("test_vit", "linear", 150, image_size=64))
+    image = picture(1024, 2048)
+    predictor.predict(image[:64, :64])
+    needed = peak_memory(lambda: predictor.predict(image, window=512), torch.device("cpu"))
+    if needed is None:
+        pytest.skip("resident memory is known on Linux only")
+    assert needed < 400  # The full-size logits alone would be 1,258 MB.

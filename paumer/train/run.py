@@ -112,9 +112,7 @@ def initial_network(options: TrainOptions, dataset: Dataset) -> PausingSegmenter
         **extra,
     )
     assert network.config
-    network.config = replace(
-        network.config, colours=dataset.class_set.colours, short_side=_short_side(options)
-    )
+    network.config = replace(network.config, colours=dataset.class_set.colours, **_sizes(options))
     return network
 
 
@@ -131,7 +129,7 @@ def _from_model(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
         classes=names,
         colours=dataset.class_set.colours,
         drop_path=options.drop_path,
-        short_side=_short_side(options),
+        **_sizes(options),
     )
     if config.decoder == "mask":
         config = replace(
@@ -358,9 +356,10 @@ def _check(options: TrainOptions) -> None:
         raise ValueError(f"--learn {options.learn} needs a trained model directory as --init")
 
 
-def _short_side(options: TrainOptions) -> int | None:
+def _sizes(options: TrainOptions) -> dict[str, Any]:
     """Pictures are scaled for inference as they were fitted for training."""
-    return min(parse_size(options.fit)) if options.fit else None
+    short_side = min(parse_size(options.fit)) if options.fit else None
+    return {"short_side": short_side, "window": options.window, "stride": options.stride}
 
 
 def _offline(init: str) -> str:
