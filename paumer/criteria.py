@@ -48,6 +48,29 @@ def random(generator: torch.Generator) -> Criterion:
     return score
 
 
+def random_by_place(seed: int, first: int = 0) -> Criterion:
+    """A random score that follows from the seed and a patch's place, whoever asks and how often.
+
+    ``first`` is added to the places: where a part of a batch begins in the whole.
+    """
+    offset = (seed * 0xBF58476D1CE4E5B9 + (1 << 63)) % (1 << 64) - (1 << 63)
+
+    def score(
+        logits: Float[Tensor, "b n classes"], places: Int[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"]:
+        # The finaliser of splitmix64, in wrapping 64-bit arithmetic.
+        number = (places + first + 1) * -7046029254386353131 + offset
+        for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
+            number = (number ^ _shifted(number, shift)) * factor
+        return _shifted(number ^ _shifted(number, 31), 40).float() / 2**24
+
+    return score
+
+
+def _shifted(number: Int[Tensor, "*s"], bits: int) -> Int[Tensor, "*s"]:
+    return (number >> bits) & ((1 << (64 - bits)) - 1)
+
+
 def oracle(labels: Integer[Tensor, "pictures patches"], ignore: int = 255) -> Criterion:
     """A criterion that knows the true class of every patch: what is already right pauses first.
 

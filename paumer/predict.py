@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +19,7 @@ from paumer.criteria import Criterion, entropy
 from paumer.data.labels import ClassSet, distinct_colours, paint
 from paumer.data.transforms import normalise
 from paumer.model import weights as files
-from paumer.model.segmenter import NO_PAUSE, PausingSegmenter
+from paumer.model.segmenter import NO_PAUSE, PausingSegmenter, Prediction
 from paumer.pause_config import PauseConfig
 from paumer.windows import anchors, blending, full_labels, side_by_side
 
@@ -162,28 +162,65 @@ class Predictor:
         self, pictures: Iterable[Picture], how: Inference | None = None
     ) -> list[Segmentation]:
         """The segmentation of each picture; those of one size run together."""
-        how = self._as_trained(how or Inference())
-        how.pause.check(self.network.backbone.depth, how.early_exit)
+        ((_, results),) = self.predict_many(pictures, [how or Inference()])
+        return results
+
+    def predict_many(
+        self, pictures: Iterable[Picture], ways: Sequence[Inference]
+    ) -> Iterator[tuple[int, list[Segmentation]]]:
+        """The segmentations of the pictures in each of several ways, with the way's number.
+
+        Where all windows of all pictures fit one batch, what the ways have in common is computed
+        once. The ways may differ in pause, criterion and early exit, not in sizes.
+        """
         images = [_as_array(picture) for picture in pictures]
+        ways = [self._as_trained(way) for way in ways]
+        sizes = {(way.window, way.stride, way.short_side, way.batch) for way in ways}
+        if len(sizes) != 1:
+            raise ValueError("ways of one run must have the same windows, short side and batch")
         begin = time.perf_counter()
-        with torch.inference_mode():
-            plans = [_Plan.of(image, how) for image in images]
-            self._run_windows(plans, how)
-            labels = [plan.labels(self.network.backbone.patch).numpy() for plan in plans]
-        seconds = (time.perf_counter() - begin) / max(1, len(images))
-        return [
-            Segmentation(
-                image=image,
-                labels=label,
-                entropy=plan.entropy(),
-                paused_after=plan.paused_after(),
-                patch=plan.patch(self.network.backbone.patch),
-                pause=how.pause,
-                seconds=seconds,
-                classes=self.classes,
+        plans = [_Plan.of(image, ways[0]) for image in images]
+        patch = self.network.backbone.patch
+        for number in self._run(plans, ways):
+            with torch.inference_mode():
+                labels = [plan.labels(patch).numpy() for plan in plans]
+            seconds = (time.perf_counter() - begin) / max(1, len(images))
+            yield (
+                number,
+                [
+                    Segmentation(
+                        image=image,
+                        labels=label,
+                        entropy=plan.entropy(),
+                        paused_after=plan.paused_after(),
+                        patch=plan.patch(patch),
+                        pause=ways[number].pause,
+                        seconds=seconds,
+                        classes=self.classes,
+                    )
+                    for image, label, plan in zip(images, labels, plans, strict=True)
+                ],
             )
-            for image, label, plan in zip(images, labels, plans, strict=True)
-        ]
+            begin = time.perf_counter()
+
+    def windows(self, size: tuple[int, int], how: Inference) -> int:
+        """Into how many windows a picture of that (height, width) is cut."""
+        plan = _Plan.of(np.zeros((*size, 3), np.uint8), self._as_trained(how))
+        return len(plan.places())
+
+    def scaled(self, image: UInt8[np.ndarray, "h w 3"]) -> UInt8[Tensor, "3 _h _w"]:
+        """A picture's bytes, channels first, at the size at which the network sees it."""
+        return _Plan.of(image, Inference(short_side=self.config.short_side)).pixels
+
+    def scaled_labels(self, labels: UInt8[np.ndarray, "h w"]) -> UInt8[np.ndarray, "_h _w"]:
+        """A picture's true labels at the size at which the network sees the picture."""
+        size = _scaled((labels.shape[0], labels.shape[1]), self.config.short_side)
+        rows, columns = (
+            ((2 * np.arange(new) + 1) * old) // (2 * new)
+            for new, old in zip(size, labels.shape, strict=True)
+        )
+        scaled: UInt8[np.ndarray, "_h _w"] = labels[rows][:, columns]
+        return scaled
 
     def _as_trained(self, how: Inference) -> Inference:
         """What is not said of size and windows is as the model was trained."""
@@ -196,23 +233,45 @@ class Predictor:
             stride=stride,
         )
 
-    def _run_windows(self, plans: Sequence["_Plan"], how: Inference) -> None:
-        """Run all windows of all pictures, those of one size together, in full batches."""
-        device = next(self.network.parameters()).device
+    def _run(self, plans: Sequence["_Plan"], ways: Sequence[Inference]) -> Iterator[int]:
+        """Put the network's answers into the plans, way by way; the number of each way."""
         queues: dict[tuple[int, int], list[tuple[_Plan, tuple[int, int]]]] = {}
         for plan in plans:
             queues.setdefault(plan.window, []).extend((plan, key) for key in plan.places())
-        for queue in queues.values():
-            for begin in range(0, len(queue), how.batch):
-                part = queue[begin : begin + how.batch]
-                pixels = torch.stack([plan.crop(key) for plan, key in part]).to(device)
-                images = normalise(pixels, self.config.mean, self.config.std)
-                result = self.network(
-                    images, how.pause, how.criterion, how.early_exit, full_size=False
-                )
-                logits, paused = result.logits.float().cpu(), result.paused_after().cpu()
-                for number, (plan, key) in enumerate(part):
-                    plan.logits[key], plan.paused[key] = logits[number], paused[number]
+        size = ways[0].batch
+        parts = [q[i : i + size] for q in queues.values() for i in range(0, len(q), size)]
+        # One batch can take all ways at once; of several, each way has to see all.
+        shared = [list(enumerate(ways))] if len(parts) == 1 else [[w] for w in enumerate(ways)]
+        for group in shared:
+            for part in parts:
+                for number, prediction in self._answers(part, group):
+                    logits = prediction.logits.float().cpu()
+                    paused = prediction.paused_after().cpu()
+                    for place, (plan, key) in enumerate(part):
+                        plan.logits[key], plan.paused[key] = logits[place], paused[place]
+                    if part is parts[-1]:
+                        yield number
+
+    def _answers(
+        self,
+        part: Sequence[tuple["_Plan", tuple[int, int]]],
+        group: Sequence[tuple[int, Inference]],
+    ) -> Iterator[tuple[int, Prediction]]:
+        """Predictions of one batch of windows in some ways."""
+        device = next(self.network.parameters()).device
+        pixels = torch.stack([plan.crop(key) for plan, key in part]).to(device)
+        images = normalise(pixels, self.config.mean, self.config.std)
+        for criterion in dict.fromkeys(way.criterion for _, way in group):
+            numbers, some = zip(*(w for w in group if w[1].criterion is criterion), strict=True)
+            pairs = [(way.pause, way.early_exit) for way in some]
+            # A generator must not be left inside inference mode: step it, then leave.
+            steps = self.network.forward_many(images, pairs, criterion)
+            while True:
+                with torch.inference_mode():
+                    step = next(steps, None)
+                if step is None:
+                    break
+                yield numbers[step[0]], step[1]
 
 
 @dataclass
@@ -230,8 +289,8 @@ class _Plan:
     def of(cls, image: UInt8[np.ndarray, "h w 3"], how: Inference) -> Self:
         pixels = torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
         size = (image.shape[0], image.shape[1])
-        if how.short_side and how.short_side != min(size):
-            target = [max(1, round(side * how.short_side / min(size))) for side in size]
+        target = _scaled(size, how.short_side)
+        if target != size:
             scaled = F.interpolate(pixels[None].float(), size=target, mode="bilinear")[0]
             pixels = scaled.round_().to(torch.uint8)
         height, width = pixels.shape[1:]
@@ -310,6 +369,14 @@ def read_points(directory: Path) -> dict[str, PauseConfig]:
         return {name: PauseConfig.parse(point["pause"]) for name, point in values.items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f'cannot read operating points "{path}": {error}') from error
+
+
+def _scaled(size: tuple[int, int], short_side: int | None) -> tuple[int, int]:
+    """The size at which the shorter side is ``short_side`` long."""
+    if short_side is None:
+        return size
+    height, width = (max(1, round(side * short_side / min(size))) for side in size)
+    return height, width
 
 
 def _block_colours(count: int) -> list[tuple[int, int, int]]:

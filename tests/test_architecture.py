@@ -17,8 +17,8 @@ model.decoders model.foreign data.layouts scenes.frontage
 model.segmenter scenes.plan
 export scenes.scene
 predict data.datasets scenes.files
-study.accuracy study.speed study.uncertainty data.checking
-study.cost study.figures train.checkpoint train.feed
+study.accuracy study.speed data.checking
+study.cost study.figures study.uncertainty study.grids train.checkpoint train.feed
 study.sweep train.task train.metrics
 train.run serve.server
 cli

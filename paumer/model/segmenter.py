@@ -1,6 +1,6 @@
 """The segmenter whose patches pause: walk, score, pause, assemble, decode; early exit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -98,25 +98,63 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         the others only. Without ``full_size`` the logits stay on the decoder's coarse grid, which
         covers the picture padded to whole patches.
         """
-        pause.check(self.backbone.depth, early_exit)
-        if early_exit:
-            self._check_early_exit()
+        self._check(pause, early_exit)
         height, width = images.shape[2:]
         images = pad_to_patches(images, self.backbone.patch)
-        grid = (
-            images.shape[2] // self.backbone.patch[0],
-            images.shape[3] // self.backbone.patch[1],
-        )
         walks, done = [self.start(images)], 0
         for block, amount in pause.stages:
             walks = [self.advance(walk, done, block) for walk in walks]
             walks = [w for walk in walks for w in self.pause(walk, block, amount, criterion)]
             done = block
         walks = [self.advance(walk, done, self.backbone.depth) for walk in walks]
-        logits = self.finish(walks, grid, early_exit)
-        if full_size:
-            logits = upsample(logits, tuple(images.shape[2:]))[..., :height, :width]
-        return Prediction(logits, tuple(s for walk in walks for s in walk.stages), grid)
+        prediction = self.finish(walks, self.grid(images), early_exit)
+        if not full_size:
+            return prediction
+        logits = upsample(prediction.logits, tuple(images.shape[2:]))[..., :height, :width]
+        return replace(prediction, logits=logits)
+
+    def forward_many(
+        self,
+        images: Float[Tensor, "b 3 h w"],
+        ways: Sequence[tuple[PauseConfig, bool]],
+        criterion: Criterion = entropy,
+    ) -> Iterator[tuple[int, Prediction]]:
+        """The coarse prediction of each way, a configuration with or without early exit.
+
+        Configurations form a tree by their stages, and what several have in common is computed
+        once. Each comes with its number in ``ways``, in the order in which the tree is walked.
+        """
+        for pause, early_exit in ways:
+            self._check(pause, early_exit)
+        images = pad_to_patches(images, self.backbone.patch)
+        branch = [(number, pause.stages, early) for number, (pause, early) in enumerate(ways)]
+        yield from self._visit([self.start(images)], 0, branch, criterion, self.grid(images))
+
+    def _visit(
+        self,
+        walks: list[Walk],
+        done: int,
+        branch: Sequence[tuple[int, tuple[tuple[int, Amount], ...], bool]],
+        criterion: Criterion,
+        grid: tuple[int, int],
+    ) -> Iterator[tuple[int, Prediction]]:
+        """Predictions of a branch: numbers of ways, the stages still before them, early exit."""
+        coming = dict.fromkeys(stages[0] for _, stages, _ in branch if stages)
+        for block, amount in sorted(coming, key=lambda stage: stage[0]):
+            walks = [self.advance(walk, done, block) for walk in walks]
+            done = block
+            paused = [w for walk in walks for w in self.pause(walk, block, amount, criterion)]
+            following = [
+                (number, stages[1:], early)
+                for number, stages, early in branch
+                if stages[:1] == ((block, amount),)
+            ]
+            yield from self._visit(paused, done, following, criterion, grid)
+        ending = [(number, early) for number, stages, early in branch if not stages]
+        if ending:
+            walks = [self.advance(walk, done, self.backbone.depth) for walk in walks]
+        for number, early in ending:
+            yield number, self.finish(walks, grid, early)
 
     def start(self, images: Float[Tensor, "b 3 h w"]) -> Walk:
         """Pictures of whole patches, cut and embedded, before block 1."""
@@ -158,18 +196,23 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
 
     def finish(
         self, walks: Sequence[Walk], grid: tuple[int, int], early_exit: bool = False
-    ) -> Float[Tensor, "b classes h w"]:
-        """Coarse logits of walks that went through all blocks, in the order of the pictures."""
+    ) -> Prediction:
+        """The coarse prediction of walks that went through all blocks, in the pictures' order."""
         parts = [self._exit(walk) if early_exit else self._assemble(walk) for walk in walks]
         whole = parts[0]
         if len(walks) > 1:
             order = torch.cat([walk.pictures for walk in walks]).argsort()
             whole = torch.cat(parts)[order]
         if early_exit:
-            return to_grid(whole, grid)
-        patches = self.backbone.norm(whole)[:, self.backbone.prefix :]
-        logits: Tensor = self.decoder(patches, grid)
-        return logits
+            logits = to_grid(whole, grid)
+        else:
+            logits = self.decoder(self.backbone.norm(whole)[:, self.backbone.prefix :], grid)
+        return Prediction(logits, tuple(s for walk in walks for s in walk.stages), grid)
+
+    def grid(self, images: Float[Tensor, "b 3 h w"]) -> tuple[int, int]:
+        """How many patches there are down and across pictures of whole patches."""
+        height, width = self.backbone.patch
+        return images.shape[2] // height, images.shape[3] // width
 
     def _assemble(self, walk: Walk) -> Float[Tensor, "b t d"]:
         return pausing.assemble(walk.tokens, [(stage.tokens, stage.rows) for stage in walk.stages])
@@ -185,8 +228,9 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         ]
         return pausing.assemble(log_p, stages)
 
-    def _check_early_exit(self) -> None:
-        if not isinstance(self.decoder, TokenDecoder):
+    def _check(self, pause: PauseConfig, early_exit: bool) -> None:
+        pause.check(self.backbone.depth, early_exit)
+        if early_exit and not isinstance(self.decoder, TokenDecoder):
             raise ValueError(
                 f"early exit is not possible with {type(self.decoder).__name__}: it convolves over "
                 f"the full grid of patches, so it needs the paused ones too. "

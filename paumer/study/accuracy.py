@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int, Integer
 
+from paumer.criteria import CRITERIA, Criterion, oracle, patch_labels, random_by_place
 from paumer.data.datasets import Dataset, Sample
-from paumer.predict import Inference, Predictor
+from paumer.predict import Inference, Predictor, Segmentation
 
 Progress = Callable[[int, int], None]
 
@@ -33,22 +35,24 @@ class Confusion:
         pairs = truth[known].astype(np.int64) * classes + labels[known]
         return cls(np.bincount(pairs, minlength=classes**2).reshape(classes, classes))
 
+    @classmethod
+    def empty(cls, classes: int) -> Self:
+        """The confusion of no picture."""
+        return cls(np.zeros((classes, classes), np.int64))
+
     def __add__(self, other: "Confusion") -> "Confusion":
         return Confusion(self.counts + other.counts)
 
     @property
     def iou(self) -> Float[np.ndarray, " classes"]:
         """Intersection over union of each class; NaN for one neither there nor predicted."""
-        right = np.diag(self.counts).astype(float)
-        union = self.counts.sum(0) + self.counts.sum(1) - right
-        iou = np.full(len(right), np.nan)
-        np.divide(right, union, out=iou, where=union > 0)
-        return iou
+        right = np.diag(self.counts)
+        return ratio(right, self.counts.sum(0) + self.counts.sum(1) - right)
 
     @property
     def miou(self) -> float:
         """The mean IoU over the classes that are there or were predicted."""
-        return float(np.nanmean(self.iou))
+        return float(mean_known(self.iou))
 
     @property
     def pixel_accuracy(self) -> float:
@@ -58,10 +62,7 @@ class Confusion:
     @property
     def mean_accuracy(self) -> float:
         """The mean over classes of the share of their pixels that are right."""
-        there = self.counts.sum(1)
-        right = np.diag(self.counts).astype(float)
-        recall = np.divide(right, there, out=np.full(len(there), np.nan), where=there > 0)
-        return float(np.nanmean(recall))
+        return float(mean_known(ratio(np.diag(self.counts), self.counts.sum(1))))
 
     def to_json(self, names: Sequence[str]) -> dict[str, Any]:
         """The figures people report, as JSON values; a class that is nowhere is None."""
@@ -74,49 +75,142 @@ class Confusion:
         }
 
 
+def ratio(
+    part: Integer[np.ndarray, "*s"], whole: Integer[np.ndarray, "*s"]
+) -> Float[np.ndarray, "*s"]:
+    """``part / whole``, and NaN where there is no whole."""
+    result = np.full(part.shape, np.nan)
+    np.divide(part, whole, out=result, where=whole > 0)
+    return result
+
+
+def mean_known(values: Float[np.ndarray, "*s n"]) -> Float[np.ndarray, "*s"]:
+    """The mean over the last axis of what is not NaN; NaN where nothing is known."""
+    known = ~np.isnan(values)
+    total = np.where(known, values, 0).sum(-1)
+    return np.where(known.any(-1), total / np.maximum(1, known.sum(-1)), np.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """What was counted in one way of inference: the whole confusion, and each picture's part.
+
+    ``pictures`` holds for each picture and class the pixels that are right, labelled so, and truly
+    so; they are enough for an IoU over any selection of pictures.
+    """
+
+    confusion: Confusion
+    pictures: Int[np.ndarray, "pictures 3 classes"]
+
+    def interval(
+        self, draws: int = 1000, level: float = 0.95, seed: int = 0
+    ) -> tuple[float, float]:
+        """A bootstrap interval of the mIoU: pictures drawn with replacement."""
+        values = np.sort(self.resampled(draws, seed))
+        edge = (1 - level) / 2
+        low, high = np.quantile(values, [edge, 1 - edge])
+        return float(low), float(high)
+
+    def resampled(self, draws: int = 1000, seed: int = 0) -> Float[np.ndarray, " draws"]:
+        """The mIoU of each of many draws of pictures; the same draws for the same seed."""
+        dice = np.random.Generator(np.random.PCG64(seed))
+        count = len(self.pictures)
+        times = dice.multinomial(count, np.full(count, 1 / count), size=draws)
+        sums = np.tensordot(times, self.pictures, 1)
+        right, labelled, truly = sums[:, 0], sums[:, 1], sums[:, 2]
+        return mean_known(ratio(right, labelled + truly - right))
+
+
 def evaluate(
     predictor: Predictor,
     dataset: Dataset,
     ways: Sequence[Inference],
     indices: Sequence[int] | None = None,
     progress: Progress | None = None,
-) -> list[Confusion]:
-    """The confusion over a data set for each way of inference.
+    criterion: str = "entropy",
+    seed: int = 0,
+) -> list[Tally]:
+    """What each way of inference gets right over a data set; ``indices`` restricts the pictures.
 
-    Pictures are read ahead while the network works. ``indices`` restricts it to some of them.
+    Ways share what they have in common. ``criterion`` says by name who pauses, in all of them.
     """
     check_classes(predictor, dataset)
     places = range(len(dataset)) if indices is None else indices
-    classes = len(dataset.class_set)
-    totals = [Confusion(np.zeros((classes, classes), np.int64)) for _ in ways]
-    done = 0
-    for samples in read_ahead(dataset, places, max(way.batch for way in ways)):
-        for number, way in enumerate(ways):
-            results = predictor.predict_batch([sample.image for sample in samples], way)
+    totals = [Confusion.empty(len(dataset.class_set)) for _ in ways]
+    parts: list[list[Int[np.ndarray, "3 classes"]]] = [[] for _ in ways]
+    for done, samples in enumerate_batches(predictor, dataset, places, ways):
+        chosen = make_criterion(criterion, predictor, samples, seed + done)
+        batch = [replace(way, criterion=chosen) for way in ways]
+        for number, results in predictor.predict_many([s.image for s in samples], batch):
             for sample, result in zip(samples, results, strict=True):
-                one = Confusion.of(result.labels, sample.labels, classes, dataset.class_set.ignore)
+                one = count(result, sample, dataset)
                 totals[number] += one
-        done += len(samples)
+                parts[number].append(marginals(one))
         if progress:
-            progress(done, len(places))
-    return totals
+            progress(done + len(samples), len(places))
+    classes = len(dataset.class_set)
+    return [
+        Tally(total, np.stack(part) if part else np.zeros((0, 3, classes), np.int64))
+        for total, part in zip(totals, parts, strict=True)
+    ]
 
 
-def read_ahead(dataset: Dataset, places: Sequence[int], batch: int) -> Iterator[list[Sample]]:
-    """Batches of samples in order, the next one being read while the last is worked on."""
-    groups = [places[begin : begin + batch] for begin in range(0, len(places), batch)]
+def count(result: Segmentation, sample: Sample, dataset: Dataset) -> Confusion:
+    """The confusion of one segmentation with the truth."""
+    classes = dataset.class_set
+    return Confusion.of(result.labels, sample.labels, len(classes), classes.ignore)
+
+
+def marginals(confusion: Confusion) -> Int[np.ndarray, "3 classes"]:
+    """For each class the pixels that are right, labelled so, and truly so."""
+    counts = confusion.counts
+    return np.stack([np.diag(counts), counts.sum(0), counts.sum(1)])
+
+
+def make_criterion(
+    name: str, predictor: Predictor, samples: Sequence[Sample], seed: int
+) -> Criterion:
+    """The criterion of that name for a batch: entropy, confidence, margin, random or oracle."""
+    if name in CRITERIA:
+        return CRITERIA[name]
+    if name == "random":
+        return random_by_place(seed)
+    if name != "oracle":
+        known = ", ".join([*CRITERIA, "random", "oracle"])
+        raise ValueError(f'no criterion "{name}": choose one of {known}')
+    if predictor.config.window is not None:
+        raise ValueError("the oracle needs whole pictures: this model cuts them into windows")
+    grids = [predictor.scaled_labels(sample.labels) for sample in samples]
+    if len({grid.shape for grid in grids}) > 1:
+        raise ValueError("the oracle needs pictures of one size in a batch: use a batch of 1")
+    labels = torch.from_numpy(np.stack(grids))
+    patch, classes = predictor.network.backbone.patch, len(predictor.classes)
+    return oracle(patch_labels(labels, patch, classes))
+
+
+def enumerate_batches(
+    predictor: Predictor, dataset: Dataset, places: Sequence[int], ways: Sequence[Inference]
+) -> Iterator[tuple[int, list[Sample]]]:
+    """Batches of samples with the number of pictures before them, read ahead by a thread.
+
+    A batch is as large as the windows of its pictures allow.
+    """
+    if not len(places):
+        return
+    windows = predictor.windows(dataset[places[0]].labels.shape, ways[0])
+    size = max(1, ways[0].batch // windows)
+    groups = [places[begin : begin + size] for begin in range(0, len(places), size)]
 
     def read(group: Sequence[int]) -> list[Sample]:
         return [dataset[place] for place in group]
 
     with ThreadPoolExecutor(1) as pool:
-        coming = [pool.submit(read, group) for group in groups[:1]]
-        for number in range(len(groups)):
-            ready = coming[number].result()
-            if number + 1 < len(groups):
-                coming.append(pool.submit(read, groups[number + 1]))
-            coming[number].cancel()
-            yield ready
+        coming = pool.submit(read, groups[0])
+        for number, following in enumerate([*groups[1:], None]):
+            ready = coming.result()
+            if following is not None:
+                coming = pool.submit(read, following)
+            yield number * size, ready
 
 
 def check_classes(predictor: Predictor, dataset: Dataset) -> None:

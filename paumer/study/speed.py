@@ -74,7 +74,7 @@ def measure_speed(
     settings = settings or SpeedSettings()
     configs = tuple(dict.fromkeys([NO_PAUSE, *pauses]))
     model = model.eval()
-    with _setting(images.device, settings, len(configs)):
+    with setting(images.device, settings, len(configs)):
         forward = torch.compile(model, fullgraph=True) if settings.compiled else model
 
         def run(config: PauseConfig) -> Callable[[], Any]:
@@ -158,7 +158,7 @@ def best_batch(
     while size <= limit:
         images = image.expand(size, -1, -1, -1).contiguous()
         try:
-            with _setting(images.device, quick, 1):
+            with setting(images.device, quick, 1):
                 call = lambda: model(images, full_size=quick.full_size)  # noqa: E731, B023
                 seconds = time_interleaved([call], images.device, quick.rounds, quick.warmup)
         except RuntimeError as error:  # Out of memory, which has no class of its own on the CPU.
@@ -251,7 +251,7 @@ def machine(device: torch.device | None = None) -> dict[str, Any]:
 
 
 @contextmanager
-def _setting(device: torch.device, settings: SpeedSettings, configs: int) -> Iterator[None]:
+def setting(device: torch.device, settings: SpeedSettings, configs: int) -> Iterator[None]:
     """Threads, precision and inference mode as asked for, and as they were afterwards."""
     threads = torch.get_num_threads()
     if settings.threads:

@@ -1,7 +1,8 @@
-"""What was measured of a pause configuration, and what follows from many such measurements."""
+"""What was measured of pause configurations, and what follows: skyline, spline table, choice."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, Self
 
 from paumer.pause_config import PauseConfig
@@ -13,12 +14,14 @@ class Measurement:
 
     ``images_per_second`` and ``speed_up`` come from the fastest round, because noise only ever
     adds time; ``latency_ms`` is the median and ``latency_ms_p95`` the 95th percentile of a batch.
-    ``mac_ratio`` is the speed-up that the multiply-adds alone promise.
+    ``mac_ratio`` is the speed-up that the multiply-adds alone promise. ``predicted`` says that the
+    speed was computed from a cost table, not timed.
     """
 
     pause: PauseConfig
     criterion: str = "entropy"
     early_exit: bool = False
+    predicted: bool = False
     images_per_second: float | None = None
     latency_ms: float | None = None
     latency_ms_p95: float | None = None
@@ -28,6 +31,9 @@ class Measurement:
     pausing_share: float | None = None
     peak_memory_mb: float | None = None
     miou: float | None = None
+    miou_low: float | None = None
+    miou_high: float | None = None
+    pixel_accuracy: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The measurement as one flat JSON object, without what is not known."""
@@ -39,3 +45,127 @@ class Measurement:
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """The measurement written by ``to_json``."""
         return cls(**{**values, "pause": PauseConfig.parse(values["pause"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What is asked of a configuration: exactly one of the three.
+
+    A batch in at most ``latency_ms``, at least ``speed_up`` times as fast as no pausing, or at
+    most ``max_drop`` points of mIoU (0.7 is 0.007) below it.
+    """
+
+    latency_ms: float | None = None
+    speed_up: float | None = None
+    max_drop: float | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("latency_ms", "speed_up", "max_drop") if self.value(name)]
+        if len(given) != 1 or min(self.value(name) or 0 for name in given) <= 0:
+            raise ValueError("give exactly one of latency_ms, speed_up and max_drop, above 0")
+
+    def value(self, name: str) -> float | None:
+        """The bound of that name."""
+        bound: float | None = getattr(self, name)
+        return bound
+
+    def meets(self, item: Measurement, base: Measurement) -> bool:
+        """Whether a configuration keeps within the budget."""
+        if self.max_drop is not None:
+            return _miou(base) - _miou(item) <= self.max_drop / 100
+        if self.latency_ms is not None:
+            return item.latency_ms is not None and item.latency_ms <= self.latency_ms
+        return item.speed_up is not None and item.speed_up >= (self.speed_up or 0)
+
+
+def skyline(measurements: Sequence[Measurement]) -> list[Measurement]:
+    """Those that no other one beats in both speed and mIoU, from slow to fast."""
+    best: list[Measurement] = []
+    for item in sorted(measurements, key=lambda m: (-_speed(m), -_miou(m))):
+        if not best or _miou(item) > _miou(best[-1]):
+            best.append(item)
+    return best[::-1]
+
+
+def choose(measurements: Sequence[Measurement], budget: Budget) -> tuple[Measurement, bool]:
+    """The best configuration within the budget, or else the nearest one, and whether it is within.
+
+    By time the most accurate one that is fast enough; by accuracy the fastest one.
+    """
+    base = baseline(measurements)
+    within = [item for item in measurements if budget.meets(item, base)]
+    if budget.max_drop is not None:
+        if within:
+            return max(within, key=_speed), True
+        return max(measurements, key=_miou), False
+    if within:
+        return max(within, key=lambda m: (_miou(m), _speed(m))), True
+    return max(measurements, key=_speed), False
+
+
+def baseline(measurements: Sequence[Measurement]) -> Measurement:
+    """The measurement without pausing, which every comparison needs."""
+    for item in measurements:
+        if not item.pause:
+            return item
+    raise ValueError('the measurements lack the unpaused model: measure "none" too')
+
+
+def spline(points: Sequence[tuple[float, float]], at: float) -> float | None:
+    """The value at ``at`` of straight lines through (x, y) points; None outside their range.
+
+    Points of equal x count with their mean.
+    """
+    groups: dict[float, list[float]] = {}
+    for x, y in points:
+        groups.setdefault(x, []).append(y)
+    line = [(x, sum(ys) / len(ys)) for x, ys in sorted(groups.items())]
+    for (x0, y0), (x1, y1) in pairwise(line):
+        if x0 <= at <= x1:
+            return y0 + (y1 - y0) * (at - x0) / (x1 - x0)
+    return line[0][1] if len(line) == 1 and line[0][0] == at else None
+
+
+@dataclass(frozen=True)
+class SplineColumn:
+    """One column of the paper's table: mIoU at a throughput, and its difference to the base."""
+
+    images_per_second: float
+    speed_up: float
+    miou: float | None
+    difference: float | None
+
+
+def spline_table(
+    measurements: Sequence[Measurement],
+    base: Measurement | None = None,
+    columns: int = 8,
+    least: float = 1.2,
+    most: float = 2.0,
+) -> list[SplineColumn]:
+    """MIoU interpolated at evenly spaced speed-ups, as in the paper's appendix.
+
+    ``base`` is the Segmenter that differences are taken to (default: the unpaused measurement).
+    """
+    base = base or baseline(measurements)
+    unpaused = _speed(baseline(measurements))
+    points = [(_speed(item), _miou(item)) for item in measurements]
+    table = []
+    for number in range(columns):
+        factor = least + (most - least) * number / max(1, columns - 1)
+        value = spline(points, factor * unpaused)
+        difference = None if value is None else value - _miou(base)
+        table.append(SplineColumn(factor * unpaused, factor, value, difference))
+    return table
+
+
+def _speed(item: Measurement) -> float:
+    if item.images_per_second is None:
+        raise ValueError(f'"{item.pause}" has no speed: time it first')
+    return item.images_per_second
+
+
+def _miou(item: Measurement) -> float:
+    if item.miou is None:
+        raise ValueError(f'"{item.pause}" has no mIoU: evaluate it first')
+    return item.miou

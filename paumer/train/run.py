@@ -215,7 +215,7 @@ class Keeper(lightning.Callback):
         network.train()
         named = {}
         for pause, total in zip(pauses, totals, strict=True):
-            counts = torch.from_numpy(total.counts).to(task.device)
+            counts = torch.from_numpy(total.confusion.counts).to(task.device)
             summed = trainer.strategy.reduce(counts, reduce_op="sum").cpu().numpy()
             named[f"miou {pause}"] = Confusion(summed).miou
         if not trainer.is_global_zero:

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from paumer.criteria import Criterion, entropy
+from paumer.criteria import Criterion, entropy, random_by_place
 from paumer.model.decoders import to_grid, upsample
 from paumer.model.segmenter import NO_PAUSE, PausingSegmenter
 from paumer.options import TrainOptions
@@ -79,7 +79,7 @@ class TrainTask(lightning.LightningModule):
             group["lr"] = learning_rate(options, step) * group["factor"]
         # Dropout and drop path draw from the global state: make it a function of the step.
         torch.manual_seed(mix(options.seed, step, self.global_rank, 7))
-        pause, criterion = self.draw(step, len(batch.images))
+        pause = self.draw(step)
         pixels = self._all_sum(self.pixel_weights(batch.labels).sum())
         share = self.trainer.world_size / pixels.clamp(min=1)
         optimizer.zero_grad()
@@ -87,9 +87,8 @@ class TrainTask(lightning.LightningModule):
         size = -(-len(batch.images) // options.accumulate)
         for begin in range(0, len(batch.images), size):
             part = slice(begin, begin + size)
-            losses = self.losses(
-                batch.images[part], batch.labels[part], pause, _rows(criterion, part)
-            )
+            criterion = self.criterion(batch, begin)
+            losses = self.losses(batch.images[part], batch.labels[part], pause, criterion)
             loss = (losses.main + options.aux_weight * losses.aux) * share
             if not torch.isfinite(loss):
                 raise ValueError(
@@ -105,15 +104,21 @@ class TrainTask(lightning.LightningModule):
         self.step = step + 1
         self.log_dict({"loss": main, "aux_loss": aux}, prog_bar=True)
 
-    def draw(self, step: int, pictures: int) -> tuple[PauseConfig, Criterion]:
-        """This step's pause configuration, the same on every process, and who pauses."""
+    def draw(self, step: int) -> PauseConfig:
+        """This step's pause configuration, the same on every process."""
         if self.options.criterion == "none" or self.options.learn != "all":
-            return NO_PAUSE, entropy
-        pause = PauseConfig.draw(self.options.seed, step, self.ranges)
-        if self.options.criterion == "random":
-            first = self.global_rank * pictures
-            return pause, RandomByPlace(mix(self.options.seed, step, 3), first)
-        return pause, entropy
+            return NO_PAUSE
+        return PauseConfig.draw(self.options.seed, step, self.ranges)
+
+    def criterion(self, batch: Batch, begin: int) -> Criterion:
+        """Who pauses of the pictures from ``begin`` on."""
+        if self.options.criterion != "random":
+            return entropy
+        height, width = batch.images.shape[2:]
+        down, across = self.network.backbone.patch
+        first = self.global_rank * len(batch.images) + begin
+        patches = -(-height // down) * -(-width // across)
+        return random_by_place(mix(self.options.seed, batch.step, 3), first * patches)
 
     def losses(
         self,
@@ -202,29 +207,6 @@ class TrainTask(lightning.LightningModule):
             self.heads.load_state_dict(state["heads"])
         self._optimizer_state = state["optimizer"]
         self.step = step
-
-
-class RandomByPlace:
-    """Random scores that depend on the picture's place in the whole batch, not on the process."""
-
-    def __init__(self, seed: int, first: int) -> None:
-        self.seed, self.first = seed, first
-
-    def __call__(
-        self, logits: Float[Tensor, "b n classes"], places: Int[Tensor, "b n"]
-    ) -> Float[Tensor, "b n"]:
-        """A score for each patch."""
-        scores = [
-            torch.rand(logits.shape[1], generator=torch.Generator().manual_seed(mix(self.seed, i)))
-            for i in range(self.first, self.first + len(logits))
-        ]
-        return torch.stack(scores).to(logits.device)
-
-
-def _rows(criterion: Criterion, part: slice) -> Criterion:
-    if isinstance(criterion, RandomByPlace):
-        return RandomByPlace(criterion.seed, criterion.first + part.start)
-    return criterion
 
 
 def learning_rate(options: TrainOptions, step: int) -> float:

@@ -143,12 +143,14 @@ def test_sigterm_saves_and_says_how_to_go_on(tiny, whole, tmp_path, monkeypatch)
 
 
 def test_two_processes_do_what_one_does(tiny, tmp_path):
-    plain = replace(tiny, drop_path=0.0, dropout=0.0, steps=5, criterion="random", optimizer="sgd")
+    plain = replace(
+        tiny, drop_path=0.0, dropout=0.0, steps=5, criterion="random", optimizer="sgd", lr=1e-3
+    )
     one = run.train(replace(plain, out=tmp_path / "one"))
     arguments = ["--data", plain.data, "--backbone", "test_vit", "--init", "none"]
     arguments += ["--ranges", plain.ranges, "--crop", "32", "--batch", "4", "--steps", "5"]
     arguments += ["--val-pause", "none", "2:0.5", "--val-pictures", "2", "--workers", "0"]
-    arguments += ["--drop-path", "0", "--dropout", "0", "--lr", "0.01", "--accelerator", "cpu"]
+    arguments += ["--drop-path", "0", "--dropout", "0", "--lr", "0.001", "--accelerator", "cpu"]
     arguments += ["--optimizer", "sgd"]
     arguments += ["--criterion", "random", "--devices", "2", "--out", str(tmp_path / "two")]
     done = subprocess.run(
@@ -165,7 +167,9 @@ def test_two_processes_do_what_one_does(tiny, tmp_path):
 
 
 def test_parts_of_a_batch_add_up_to_the_whole(tiny, tmp_path):
-    plain = replace(tiny, drop_path=0.0, dropout=0.0, steps=3, optimizer="sgd", criterion="random")
+    plain = replace(
+        tiny, drop_path=0.0, dropout=0.0, steps=3, optimizer="sgd", criterion="random", lr=1e-3
+    )
     whole = tensors(run.train(replace(plain, out=tmp_path / "whole")))
     parts = tensors(run.train(replace(plain, out=tmp_path / "parts", accumulate=2)))
     for name, value in whole.items():

@@ -1,0 +1,143 @@
+"""How sure the auxiliary head is after each block, where it is right and where it is wrong."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from paumer.criteria import entropy, patch_labels
+from paumer.data.datasets import Dataset
+from paumer.data.transforms import normalise
+from paumer.model.decoders import to_grid
+from paumer.model.segmenter import PausingSegmenter, pad_to_patches
+from paumer.predict import Inference, Predictor
+from paumer.study.accuracy import Confusion, Progress, enumerate_batches
+from paumer.windows import blending, full_labels
+
+BINS = 60
+
+
+@dataclass(frozen=True, eq=False)
+class EntropyCounts:
+    """Patches by block, true class, right or wrong, and entropy: integer counts, which add up.
+
+    Bins are evenly spaced from 0 to the largest possible entropy, log of the number of classes.
+    """
+
+    counts: Int[np.ndarray, "blocks classes 2 bins"]
+
+    @classmethod
+    def empty(cls, blocks: int, classes: int) -> Self:
+        """Counts of nothing."""
+        return cls(np.zeros((blocks, classes, 2, BINS), np.int64))
+
+    def __add__(self, other: "EntropyCounts") -> "EntropyCounts":
+        return EntropyCounts(self.counts + other.counts)
+
+    @property
+    def edges(self) -> Float[np.ndarray, " edges"]:
+        """The borders of the bins, in nats."""
+        return np.linspace(0, math.log(self.counts.shape[1]), BINS + 1)
+
+    def rows(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """One row for each block, class, correctness and bin that has patches."""
+        for block, label, right, place in zip(*self.counts.nonzero(), strict=True):
+            yield {
+                "block": int(block) + 1,
+                "class": names[label],
+                "right": bool(right),
+                "entropy": float(self.edges[place] + self.edges[place + 1]) / 2,
+                "patches": int(self.counts[block, label, right, place]),
+            }
+
+
+def block_logits(
+    network: PausingSegmenter,
+    images: Float[Tensor, "b 3 h w"],
+    heads: Sequence[nn.Module] | None = None,
+) -> Iterator[Float[Tensor, "b n classes"]]:
+    """The auxiliary logits of all patches after each block, when nothing pauses.
+
+    ``heads`` gives every block a head of its own instead of the shared one.
+    """
+    walk = network.start(pad_to_patches(images, network.backbone.patch))
+    for block in range(network.backbone.depth):
+        walk = network.advance(walk, block, block + 1)
+        head = heads[block] if heads else network.aux_head
+        yield head(walk.tokens)[:, network.backbone.prefix :]
+
+
+def study_blocks(
+    predictor: Predictor,
+    dataset: Dataset,
+    indices: Sequence[int],
+    heads: Sequence[nn.Module] | None = None,
+    progress: Progress | None = None,
+) -> tuple[EntropyCounts, list[Confusion]]:
+    """Entropies of right and wrong patches, and the auxiliary head's pixel confusion, by block.
+
+    A patch is right if its class is the commonest true one in it. Pictures run whole, scaled as
+    the model was trained.
+    """
+    network, classes = predictor.network, len(dataset.class_set)
+    depth = network.backbone.depth
+    counts = EntropyCounts.empty(depth, classes)
+    confusions = [Confusion.empty(classes) for _ in range(depth)]
+    for done, samples in enumerate_batches(predictor, dataset, indices, [Inference(batch=1)]):
+        (sample,) = samples
+        pixels = predictor.scaled(sample.image)
+        truth = patch_labels(
+            torch.from_numpy(predictor.scaled_labels(sample.labels))[None],
+            network.backbone.patch,
+            classes,
+            dataset.class_set.ignore,
+        )
+        with torch.inference_mode():
+            config = predictor.config
+            device = next(network.parameters()).device
+            images = normalise(pixels[None].to(device), config.mean, config.std)
+            for block, logits in enumerate(block_logits(network, images, heads)):
+                _count_entropies(counts, block, logits.cpu(), truth)
+                labels = _pixel_labels(predictor, logits[0].cpu(), sample.labels.shape, pixels)
+                ignore = dataset.class_set.ignore
+                confusions[block] += Confusion.of(labels, sample.labels, classes, ignore)
+        if progress:
+            progress(done + 1, len(indices))
+    return counts, confusions
+
+
+def _count_entropies(
+    counts: EntropyCounts,
+    block: int,
+    logits: Float[Tensor, "1 n classes"],
+    truth: Int[Tensor, "1 n"],
+) -> None:
+    known = truth[0] != 255
+    score = entropy(logits, truth)[0][known]
+    classes = logits.shape[-1]
+    bins = (score / math.log(classes) * BINS).long().clamp(0, BINS - 1)
+    right = (logits.argmax(-1) == truth)[0][known].long()
+    flat = (truth[0][known].long() * 2 + right) * BINS + bins
+    found = torch.bincount(flat, minlength=classes * 2 * BINS)
+    counts.counts[block] += found.view(classes, 2, BINS).numpy()
+
+
+def _pixel_labels(
+    predictor: Predictor,
+    logits: Float[Tensor, "n classes"],
+    size: tuple[int, ...],
+    pixels: Tensor,
+) -> Any:
+    patch = predictor.network.backbone.patch
+    grid = [-(-side // p) for side, p in zip(pixels.shape[1:], patch, strict=True)]
+    down, across = (
+        blending((0,), side, cells, cells * p, side, whole)
+        for side, cells, p, whole in zip(pixels.shape[1:], grid, patch, size, strict=True)
+    )
+    coarse = to_grid(logits[None], (grid[0], grid[1]))[0]
+    return full_labels(coarse, down, across).numpy()
