@@ -6,6 +6,7 @@ Heavy modules are imported inside the commands, so that help answers at once.
 import csv
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,12 +54,13 @@ def main() -> None:
         errors.print("interrupted")
         sys.exit(130)
     except (ValueError, OSError, ImportError) as error:
-        errors.print("[bold red]error:[/]", escape(str(error)), highlight=False, soft_wrap=True)
+        complain(str(error))
         sys.exit(2)
 
 
 def _with_recipe(tokens: list[str]) -> list[str]:
     """The tokens without ``--config FILE``, whose settings count where no token says otherwise."""
+    tokens = [part for token in tokens for part in _split_config(token)]
     if tokens[:1] != ["train"] or "--config" not in tokens:
         return tokens
     place = tokens.index("--config")
@@ -68,6 +70,10 @@ def _with_recipe(tokens: list[str]) -> list[str]:
         raise FileNotFoundError(f'no recipe at "{tokens[place + 1]}"')
     app["train"].config = (Yaml(tokens[place + 1], use_commands_as_keys=False),)
     return tokens[:place] + tokens[place + 2 :]
+
+
+def _split_config(token: str) -> list[str]:
+    return token.split("=", 1) if token.startswith("--config=") else [token]
 
 
 @app.command
@@ -85,7 +91,7 @@ def bench(options: BenchOptions = BenchOptions()) -> None:  # noqa: B008
     for pause in pauses:
         pause.check(model.backbone.depth, options.early_exit)
     settings = SpeedSettings(
-        rounds=at_least_one(options.rounds, "rounds"),
+        rounds=options.rounds,
         warmup=options.warmup,
         threads=options.threads,
         precision=options.precision,
@@ -145,25 +151,37 @@ def predict(*pictures: Path, options: PredictOptions) -> None:
     pictures
         Picture files.
     """
+    from paumer.media import read_image
     from paumer.predict import load
 
     if not pictures:
         raise ValueError("no picture given: name at least one file")
+    twice = [stem for stem, times in Counter(p.stem for p in pictures).items() if times > 1]
+    if twice:
+        raise ValueError(
+            f'several pictures are called "{twice[0]}", and their results would overwrite each '
+            f"other: give them one --out each"
+        )
     predictor = load(options.model, pick_device(options.device))
     pause = predictor.resolve(options.pause)
+    names = ("early_exit", "window", "stride", "short_side")
+    how = {name: getattr(options, name) for name in names}
+    broken = 0
     for picture in pictures:
-        result = predictor.predict(
-            picture,
-            pause,
-            early_exit=options.early_exit,
-            window=options.window,
-            stride=options.stride,
-            short_side=options.short_side,
-        )
+        try:
+            image = read_image(picture)
+        except (ValueError, OSError) as error:
+            complain(str(error))
+            broken += 1
+            continue
+        result = predictor.predict(image, pause, **how)
         paths = result.save(options.out, picture.stem)
         shares = sorted(result.class_shares().items(), key=lambda item: -item[1])[:3]
         told = ", ".join(f"{name} {100 * share:.0f}%" for name, share in shares)
         say(f"{picture}: {told}; {1000 * result.seconds:.0f} ms; {', '.join(map(str, paths))}")
+    if broken:
+        complain(f"{broken} of {len(pictures)} pictures could not be read")
+        sys.exit(1)
 
 
 @app.command
@@ -208,18 +226,36 @@ def check_data(data: str, /, options: CheckDataOptions = CheckDataOptions()) -> 
 
 
 @app.command
-def train(*, resume: Path | None = None, options: TrainOptions = TrainOptions()) -> None:  # noqa: B008
+def train(
+    *,
+    config: Path | None = None,
+    resume: Path | None = None,
+    options: TrainOptions = TrainOptions(),  # noqa: B008
+) -> None:
     """Train a segmenter once for many pause configurations.
 
     Parameters
     ----------
+    config
+        A recipe: a YAML file of the options below, which count where the command line is silent.
     resume
         A run directory to go on with, exactly as if it had not stopped.
     """
-    from paumer.train import run
+    assert config is None  # Taken off by _with_recipe before.
+    if resume and options != TrainOptions():
+        raise ValueError("--resume goes on with the options of the run: give no others beside it")
+    try:
+        from paumer.train import run
+    except ImportError as error:
+        raise ImportError(f"training needs more ({error}): pip install 'paumer[train]'") from error
 
     directory = run.resume(resume, say) if resume else run.train(options, say)
     say(f"done: {directory}/model, metrics.csv and plots/")
+
+
+def complain(text: str) -> None:
+    """Print plain text to the error stream."""
+    errors.print("[bold red]error:[/]", escape(text), highlight=False, soft_wrap=True)
 
 
 def say(text: str) -> None:
@@ -238,9 +274,14 @@ def pick_device(name: str) -> str:
     """The device of that name; ``auto`` takes a GPU where there is one."""
     import torch
 
-    if name != "auto":
-        return name
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f'cannot use device "{name}": {reason}') from error
+    return name
 
 
 @contextmanager
@@ -264,7 +305,9 @@ def _bench_model(options: BenchOptions, size: tuple[int, int]) -> "PausingSegmen
 
     if options.model is not None:
         return PausingSegmenter.from_pretrained(options.model)
-    return build_model(options.backbone, options.decoder, options.classes, image_size=size)
+    # Position embeddings are stored for the size, unless it is smaller than any real patch grid.
+    stored = size if min(size) >= 32 else None
+    return build_model(options.backbone, options.decoder, options.classes, image_size=stored)
 
 
 def _bench_images(
@@ -279,11 +322,12 @@ def _bench_images(
     from paumer.media import SUFFIXES, read_image
 
     assert model.config
-    files = sorted(p for p in options.images.glob("*") if p.suffix.lower() in SUFFIXES)[:256]
+    files = sorted(p for p in options.images.glob("*") if p.suffix.lower() in SUFFIXES)
     if not files:
         raise ValueError(f'no pictures in "{options.images}"')
     mean, std = model.config.mean, model.config.std
-    pictures = [normalise(read_image(file), mean, std) for file in files]
+    wanted = 8 if options.batch == "auto" else options.batch
+    pictures = (normalise(read_image(file), mean, std) for file in files[:wanted])
     scaled = [torch.nn.functional.interpolate(p[None], size, mode="bilinear") for p in pictures]
     return torch.cat(scaled)
 
@@ -328,7 +372,7 @@ def _print_speed(report: "SpeedReport") -> None:
             f"reached of the multiply-add speed-up: lowest {min(ratios):.3f}, "
             f"mean {sum(ratios) / len(ratios):.3f}"
         )
-    if report.reference_ratio == report.reference_ratio:
+    if report.reference_ratio is not None:
         say(
             f"timm's own forward plus the decoder takes {report.reference_ratio:.3f} "
             f"of the unpaused time"
@@ -356,7 +400,7 @@ def _write_speed(report: "SpeedReport", options: BenchOptions) -> None:
 def write_json(path: Path, values: Any) -> None:
     """Write values as readable JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+    path.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n", "utf-8")
 
 
 def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -4,7 +4,6 @@ Needs numpy and Pillow only. Reading works on one file at a time and changes non
 settings, so it may run in any number of threads.
 """
 
-import os
 from collections.abc import Sequence
 from functools import cache
 from io import BufferedReader, BytesIO
@@ -23,6 +22,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from paumer.data.labels import ClassSet, Colour
+from paumer.disk import replace_file
 
 Picture = NDArray[np.uint8]
 
@@ -306,13 +306,7 @@ def write_image(path: str | Path, picture: Picture | Image.Image) -> None:
         image = image.convert("RGB")
     image.save(memory, kind, **options)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The random part keeps two writers of one file apart.
-    waiting = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
-    try:
-        waiting.write_bytes(memory.getbuffer())
-        os.replace(waiting, path)
-    finally:
-        waiting.unlink(missing_ok=True)
+    replace_file(path, memory.getbuffer())
 
 
 def write_mask(path: str | Path, labels: NDArray[Any], class_set: ClassSet) -> None:

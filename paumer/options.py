@@ -99,13 +99,13 @@ class PredictOptions:
     """Paused patches take the auxiliary head's label and skip the decoder."""
 
     window: int | None = None
-    """Side of sliding windows (default: the whole picture at once)."""
+    """Side of sliding windows (default: as the model was trained)."""
 
     stride: int | None = None
     """Distance between windows (default: the window less 32)."""
 
     short_side: int | None = None
-    """Scale pictures so that the shorter side is this long."""
+    """Scale pictures so that the shorter side is this long (default: as in training)."""
 
     device: str = "auto"
     """cpu, cuda, or auto."""
@@ -147,7 +147,7 @@ class TrainOptions:
     """Run directory to write; it must not exist."""
 
     data: str = "scenes"
-    """scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, a data.yaml, or several joined by +."""
+    """scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, or a data.yaml."""
 
     backbone: str = "vit_tiny_patch16_384"
     """timm name of the backbone."""

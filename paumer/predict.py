@@ -1,6 +1,7 @@
 """From a picture to its labels: the one path that everything else uses."""
 
 import json
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,7 +52,7 @@ class Inference:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: give at least 1")
-        if self.stride is not None and (self.window is None or self.stride > self.window):
+        if self.stride and self.window and self.stride > self.window:
             raise ValueError(
                 f"a stride of {self.stride} leaves gaps between windows of {self.window}: "
                 f"give a window at least as large"
@@ -135,7 +136,8 @@ class Predictor:
         self.config = network.config
         self.points = dict(points or {})
         colours = self.config.colours or distinct_colours(len(self.config.classes))
-        self.classes = ClassSet(tuple(self.config.classes), tuple(colours))
+        ignore = 255 if len(colours) <= 255 else 65535
+        self.classes = ClassSet(tuple(self.config.classes), tuple(colours), ignore)
 
     def resolve(self, pause: str | PauseConfig) -> PauseConfig:
         """The configuration that is meant: itself, its text, or an operating point's name."""
@@ -191,8 +193,8 @@ class Predictor:
                     Segmentation(
                         image=image,
                         labels=label,
-                        entropy=plan.entropy(),
-                        paused_after=plan.paused_after(),
+                        entropy=plan.entropy(patch),
+                        paused_after=plan.paused_after(patch),
                         patch=plan.patch(patch),
                         pause=ways[number].pause,
                         seconds=seconds,
@@ -225,12 +227,14 @@ class Predictor:
     def _as_trained(self, how: Inference) -> Inference:
         """What is not said of size and windows is as the model was trained."""
         config = self.config
-        stride = how.stride if how.window else how.stride or config.stride
+        window = how.window or config.window
+        if how.stride and not window:
+            raise ValueError(f"a stride of {how.stride} means nothing without a window: give both")
         return replace(
             how,
             short_side=how.short_side or config.short_side,
-            window=how.window or config.window,
-            stride=stride,
+            window=window,
+            stride=how.stride or (None if how.window else config.stride),
         )
 
     def _run(self, plans: Sequence["_Plan"], ways: Sequence[Inference]) -> Iterator[int]:
@@ -291,8 +295,8 @@ class _Plan:
         size = (image.shape[0], image.shape[1])
         target = _scaled(size, how.short_side)
         if target != size:
-            scaled = F.interpolate(pixels[None].float(), size=target, mode="bilinear")[0]
-            pixels = scaled.round_().to(torch.uint8)
+            # Smoothed when it gets smaller, as training crops are.
+            pixels = F.interpolate(pixels[None], size=target, mode="bilinear", antialias=True)[0]
         height, width = pixels.shape[1:]
         if how.window is None:
             return cls(pixels, size, (height, width), ((0,), (0,)))
@@ -330,25 +334,29 @@ class _Plan:
         )
         return full_labels(side_by_side(grids), down, across)
 
-    def entropy(self) -> Float[np.ndarray, "gh gw"]:
-        return self._paste(
-            {key: _grid_entropy(value) for key, value in self.logits.items()}
-        ).numpy()
+    def entropy(self, patch: tuple[int, int]) -> Float[np.ndarray, "gh gw"]:
+        """The entropy of the final prediction on the picture's coarse grid."""
+        parts = {key: _grid_entropy(value) for key, value in self.logits.items()}
+        return self._paste(parts, patch).numpy()
 
-    def paused_after(self) -> UInt8[np.ndarray, "ph pw"]:
-        return self._paste(
-            {key: value.to(torch.uint8) for key, value in self.paused.items()}
-        ).numpy()
+    def paused_after(self, patch: tuple[int, int]) -> UInt8[np.ndarray, "ph pw"]:
+        """The block after which each patch of the picture paused."""
+        parts = {key: value.to(torch.uint8) for key, value in self.paused.items()}
+        return self._paste(parts, patch).numpy()
 
-    def _paste(self, parts: dict[tuple[int, int], Tensor]) -> Tensor:
+    def _paste(self, parts: dict[tuple[int, int], Tensor], patch: tuple[int, int]) -> Tensor:
         """The windows' grids as one grid of the picture; where they overlap the first counts."""
         first = parts[0, 0]
-        scale = [cells / side for cells, side in zip(first.shape, self.window, strict=True)]
-        ends = [round(self.starts[axis][-1] * scale[axis]) for axis in (0, 1)]
-        whole = first.new_zeros(ends[0] + first.shape[0], ends[1] + first.shape[1])
+        cells = [
+            number / (-(-side // p) * p)
+            for number, side, p in zip(first.shape, self.window, patch, strict=True)
+        ]
+        size = [math.ceil(side * c) for side, c in zip(self.pixels.shape[1:], cells, strict=True)]
+        whole = first.new_zeros(size)
         for key, part in reversed(list(parts.items())):
-            top, left = (round(start * scale[axis]) for axis, start in enumerate(key))
-            whole[top : top + part.shape[0], left : left + part.shape[1]] = part
+            top, left = (round(start * c) for start, c in zip(key, cells, strict=True))
+            rows, columns = size[0] - top, size[1] - left
+            whole[top : top + len(part), left : left + part.shape[1]] = part[:rows, :columns]
         return whole
 
 

@@ -9,7 +9,7 @@ import paumer
 
 ROOT = Path(paumer.__file__).parent
 FLOORS = """
-pause_config options data.labels scenes.canvas
+disk pause_config options data.labels scenes.canvas
 pausing study.tradeoff windows scenes.backdrop scenes.furniture scenes.scenery scenes.trees
 scenes.traffic
 criteria model.backbone model.weights media data.transforms scenes.street serve.governor

@@ -2,8 +2,10 @@ import csv
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from paumer.cli import app, main, parse_size
 
@@ -88,3 +90,128 @@ def test_sizes(text, size):
 def test_bad_sizes_are_named(text):
     with pytest.raises(ValueError, match="is not a side"):
         parse_size(text)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    from paumer import build_model
+
+    path = tmp_path_factory.mktemp("model") / "m"
+    build_model("test_vit", "mask", ["a", "b", "c"], image_size=32).save_pretrained(path)
+    return str(path)
+
+
+def call(monkeypatch, *arguments):
+    """The exit code of the command line."""
+    monkeypatch.setattr(sys, "argv", ["paumer", *map(str, arguments)])
+    try:
+        main()
+    except SystemExit as stop:
+        return stop.code or 0
+    return 0
+
+
+def test_predict_goes_on_after_a_broken_picture(model, tmp_path, monkeypatch, capsys):
+    bad, good = tmp_path / "bad [bold].png", tmp_path / "good.png"
+    bad.write_bytes(b"nothing")
+    Image.new("RGB", (40, 30), (1, 2, 3)).save(good)
+    out = tmp_path / "out"
+    assert call(monkeypatch, "predict", bad, good, "--model", model, "--out", out) == 1
+    names = {path.name for path in out.iterdir()}
+    assert names == {"good_mask.png", "good_overlay.png", "good_paused.png"}
+    assert "bad [bold].png" in capsys.readouterr().err
+
+
+def test_predict_never_overwrites_its_own_results(model, tmp_path, monkeypatch, capsys):
+    for name in ("x.png", "x.jpg"):
+        Image.new("RGB", (8, 8)).save(tmp_path / name)
+    files = [tmp_path / "x.png", tmp_path / "x.jpg"]
+    assert call(monkeypatch, "predict", *files, "--model", model, "--out", tmp_path / "out") == 2
+    assert 'several pictures are called "x"' in capsys.readouterr().err
+
+
+def test_scenes_are_written_checked_and_never_overwritten(tmp_path, monkeypatch, capsys):
+    out, report = tmp_path / "scenes", tmp_path / "report"
+    assert call(monkeypatch, "scenes", "--out", out, "--count", 2, "--size", "64x48") == 0
+    assert call(monkeypatch, "check-data", out / "data.yaml", "--out", report) == 0
+    assert {path.name for path in report.iterdir()} == {
+        "report.json",
+        "class_shares.png",
+        "samples.png",
+    }
+    assert [part["split"] for part in json.loads((report / "report.json").read_text())] == [
+        "train",
+        "val",
+        "test",
+    ]
+    assert call(monkeypatch, "scenes", "--out", out, "--count", 2) == 2
+    next((out / "masks" / "train").iterdir()).unlink()
+    assert call(monkeypatch, "check-data", out / "data.yaml") == 1
+    assert "1 problem" in capsys.readouterr().out
+
+
+def test_data_without_splits_is_refused(tmp_path, monkeypatch, capsys):
+    (tmp_path / "data.yaml").write_text("classes: [a, b]\n")
+    assert call(monkeypatch, "check-data", tmp_path / "data.yaml") == 2
+    assert "names no split" in capsys.readouterr().err
+
+
+def test_bench_runs_on_pictures_and_writes_valid_json(tmp_path, monkeypatch):
+    Image.new("RGB", (50, 40), (9, 9, 9)).save(tmp_path / "a.png")
+    file = tmp_path / "speed.json"
+    arguments = [*SMALL, "--pause", "2:0.5", "--rounds", 1, "--images", tmp_path, "--json", file]
+    assert call(monkeypatch, *arguments) == 0
+
+    def refuse(name):
+        raise AssertionError(name)
+
+    report = json.loads(file.read_text(), parse_constant=refuse)
+    assert report["reference_ratio"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--warmup", "-2"], "warmup is -2"),
+        (["--threads", "0"], "threads is 0"),
+        (["--device", "foo"], 'cannot use device "foo"'),
+        (["--pause", "2:<0.5"], "depends on the picture"),
+    ],
+)
+def test_bench_refuses_before_it_measures(arguments, message, monkeypatch, capsys):
+    assert call(monkeypatch, *SMALL, "--pause", "2:0.5", *arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_tiny_pictures_run(monkeypatch):
+    arguments = ["bench", "--backbone", "test_vit", "--size", "8", "--pause", "2:0.5"]
+    assert call(monkeypatch, *arguments, "--rounds", "1") == 0
+
+
+def test_resuming_takes_no_other_options(tmp_path, monkeypatch, capsys):
+    assert call(monkeypatch, "train", "--resume", tmp_path, "--steps", "80") == 2
+    assert "give no others" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", [["--config", "{}"], ["--config={}"]])
+def test_a_recipe_counts_where_the_command_line_is_silent(form, tmp_path, monkeypatch, capsys):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("data: nowhere\nsteps: 7\n")
+    arguments = [part.format(recipe) for part in form]
+    assert call(monkeypatch, "train", *arguments, "--out", tmp_path / "run") == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_every_recipe_is_understood(tmp_path, monkeypatch):
+    from paumer.cli import _with_recipe
+    from paumer.options import TrainOptions
+
+    recipes = sorted((Path(__file__).parent.parent / "recipes").glob("*.yaml"))
+    assert len(recipes) > 10
+    for recipe in recipes:
+        tokens = _with_recipe(["train", "--config", str(recipe)])
+        _, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+        options = bound.arguments["options"]
+        assert isinstance(options, TrainOptions)
+        assert options.steps != TrainOptions().steps
+        app["train"].config = ()

@@ -252,7 +252,7 @@ class TestWriting:
         def fail(*_):
             raise OSError("disk full")
 
-        monkeypatch.setattr(media.os, "replace", fail)
+        monkeypatch.setattr("os.replace", fail)
         with pytest.raises(OSError, match="disk full"):
             media.write_image(file, noise(seed=1))
         assert file.read_bytes() == before

@@ -146,7 +146,7 @@ def test_loading_reads_operating_points(predictor, tmp_path):
     ("options", "message"),
     [
         ({"window": 0}, "window is 0"),
-        ({"stride": 8}, "leaves gaps"),
+        ({"stride": 8}, "without a window"),
         ({"window": 8, "stride": 9}, "leaves gaps"),
         ({"batch": 0}, "batch is 0"),
     ],
@@ -171,3 +171,46 @@ def test_a_large_picture_with_many_classes_needs_little_memory():
     if needed is None:
         pytest.skip("resident memory is known on Linux only")
     assert needed < 400  # The full-size logits alone would be 1,258 MB.
+
+
+def test_the_grid_of_odd_windows_lies_where_the_picture_says(predictor):
+    result = predictor.predict(picture(64, 400), "2:0.5", window=50, stride=50)
+    assert result.paused_after.shape == (4, 25)
+    assert result.entropy.shape == (4, 25)
+
+
+WAYS = ["none", "2:0.3", "2:0.3,4:0.5", "2:0.3,5:0.5", "2:0.6", "4:0.5", "none"]
+
+
+@pytest.mark.parametrize("batch", [4, 2])
+def test_many_ways_at_once_are_bit_equal_to_each_alone(predictor, batch):
+    images = [picture(48, 64, seed) for seed in range(3)]
+    ways = [Inference(pause=PauseConfig.parse(text), batch=batch) for text in WAYS]
+    ways += [Inference(pause=PauseConfig.parse("2:0.3"), early_exit=True, batch=batch)]
+    seen = {}
+    for number, results in predictor.predict_many(images, ways):
+        seen[number] = results
+    assert sorted(seen) == list(range(len(ways)))
+    for number, way in enumerate(ways):
+        for one, other in zip(seen[number], predictor.predict_batch(images, way), strict=True):
+            assert np.array_equal(one.labels, other.labels)
+            assert np.array_equal(one.paused_after, other.paused_after)
+            assert np.array_equal(one.entropy, other.entropy)
+
+
+def test_what_ways_have_in_common_runs_once(predictor, monkeypatch):
+    backbone, calls = predictor.network.backbone, []
+    run_block = backbone.run_block
+    monkeypatch.setattr(
+        backbone,
+        "run_block",
+        lambda number, *rest: calls.append(number) or run_block(number, *rest),
+    )
+    ways = [Inference(pause=PauseConfig.parse(text)) for text in ("none", "4:0.2", "4:0.4")]
+    list(predictor.predict_many([picture(32, 32)], ways))
+    assert len(calls) == 6 + 2 * 2  # Once through all six blocks, twice through the last two.
+
+
+def test_ways_of_different_sizes_are_refused(predictor):
+    with pytest.raises(ValueError, match="same windows"):
+        list(predictor.predict_many([picture(32, 32)], [Inference(), Inference(window=16)]))

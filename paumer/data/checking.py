@@ -1,7 +1,6 @@
 """What is wrong with a data set, and what is in it. Reads every file once and changes none."""
 
 import hashlib
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -9,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,15 +55,15 @@ class Report:
         total = max(1, sum(self.class_pixels))
         return tuple(pixels / total for pixels in self.class_pixels)
 
-    def to_json(self) -> str:
-        """The report as JSON text, without the content hashes."""
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON values, without the content hashes."""
         values = asdict(self)
         del values["contents"]
         values["sizes"] = [
             {"width": width, "height": height, "pictures": count}
             for (width, height), count in self.sizes
         ]
-        return json.dumps(values, indent=2, ensure_ascii=False)
+        return values
 
     def to_text(self) -> str:
         """The report to read: totals, sizes, a table of classes, and every problem."""
@@ -150,7 +149,10 @@ def check_splits(
 ) -> tuple[Report, ...]:
     """A report on each split of a data set (by default all it has), with the leaks between them."""
     reports = []
-    for split in splits if splits is not None else available_splits(spec):
+    names = splits if splits is not None else available_splits(spec)
+    if not names:
+        raise ValueError(f'"{spec}" names no split: give it at least train and val')
+    for split in names:
         step = partial(progress, split) if progress else None
         reports.append(check_dataset(spec, split, step))
     return with_leaks(reports)

@@ -7,7 +7,7 @@ so that code in them never runs.
 import pickle
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,14 @@ def _read_rstrudel(state: Mapping[str, Tensor], variant: Mapping[str, Any]) -> I
         dropout=float(options.get("dropout", 0.1)),
         normalisation=(mean, std),
     )
+    how = variant.get("inference_kwargs")
+    if isinstance(how, Mapping):
+        config = replace(
+            config,
+            short_side=how.get("im_size"),
+            window=how.get("window_size"),
+            stride=how.get("window_stride"),
+        )
     stated = options.get("n_layers")
     if config.decoder == "mask" and stated not in (None, config.decoder_options["depth"]):
         raise ValueError(

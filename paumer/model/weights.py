@@ -23,6 +23,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from paumer.disk import sync, usual_mode
+
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "README.md"
@@ -102,20 +104,20 @@ def save_model(directory: Path, config: ModelConfig, tensors: Mapping[str, Tenso
     parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=parent))
     try:
-        new.chmod(0o777 & ~_umask())
+        new.chmod(usual_mode())
         contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
         save_file(contiguous, new / WEIGHTS_FILE, metadata={"format": "pt"})
         (new / CONFIG_FILE).write_text(json.dumps(config.to_json(), indent=2) + "\n", "utf-8")
         if not (directory / CARD_FILE).exists():
             (new / CARD_FILE).write_text(_model_card(config), "utf-8")
         for file in new.iterdir():
-            _sync(file)
+            sync(file)
         if directory.exists():
             _move_files(new, directory)
-            _sync(directory)
+            sync(directory)
         else:
             new.rename(directory)
-        _sync(parent)
+        sync(parent)
     finally:
         shutil.rmtree(new, ignore_errors=True)
 
@@ -261,21 +263,3 @@ def _model_card(config: ModelConfig) -> str:
         f"Pictures are RGB, scaled to 0..1, mean {list(config.mean)}, std {list(config.std)}.\n\n"
         f"Classes: {', '.join(config.classes)}.\n"
     )
-
-
-def _sync(path: Path) -> None:
-    """Wait until the file or directory is on the disk."""
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except PermissionError:  # Windows opens no directories.
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

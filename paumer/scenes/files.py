@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from paumer.data.labels import CAMVID, paint
+from paumer.disk import usual_mode
 from paumer.media import Picture, contact_sheet, overlay, write_image, write_mask
 from paumer.scenes.scene import scene, scene_seeds
 
@@ -27,7 +28,7 @@ def write_scenes(
     directory.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
-        new.chmod(0o755)
+        new.chmod(usual_mode())
         samples: list[tuple[Picture, Picture | None]] = []
         done = 0
         for split, count in counts.items():

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from paumer import pausing
 from paumer.criteria import entropy
-from paumer.model.segmenter import NO_PAUSE, PausingSegmenter
+from paumer.model.segmenter import NO_PAUSE, PausingSegmenter, pad_to_patches
 from paumer.pause_config import PauseConfig
 from paumer.study.tradeoff import Measurement
 
@@ -38,6 +38,12 @@ class SpeedSettings:
     compiled: bool = False
     early_exit: bool = False
 
+    def __post_init__(self) -> None:
+        for name, least in (("rounds", 1), ("warmup", 0), ("threads", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} is {value}: give at least {least}")
+
 
 @dataclass(frozen=True)
 class SpeedReport:
@@ -48,7 +54,7 @@ class SpeedReport:
     """
 
     measurements: tuple[Measurement, ...]
-    reference_ratio: float
+    reference_ratio: float | None
     environment: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
@@ -74,6 +80,8 @@ def measure_speed(
     settings = settings or SpeedSettings()
     configs = tuple(dict.fromkeys([NO_PAUSE, *pauses]))
     model = model.eval()
+    size = (images.shape[2], images.shape[3])
+    costs = [model.multiply_adds(size, c, settings.early_exit and bool(c)) for c in configs]
     with setting(images.device, settings, len(configs)):
         forward = torch.compile(model, fullgraph=True) if settings.compiled else model
 
@@ -94,17 +102,14 @@ def measure_speed(
         runs = [run(config) for config in configs] + ([reference] if compare else [])
         seconds = time_interleaved(runs, images.device, settings.rounds, settings.warmup, progress)
         memory = [peak_memory(call, images.device) for call in runs[: len(configs)]]
-        costs = [
+        extra = [
             pausing_seconds(model, images, config) if config and not settings.compiled else 0.0
             for config in configs
         ]
-    size = (images.shape[2], images.shape[3])
     best = seconds.min(0)
-    whole_cost = model.multiply_adds(size)
     measurements = []
     for number, config in enumerate(configs):
         early_exit = settings.early_exit and bool(config)
-        cost = model.multiply_adds(size, config, early_exit)
         measurements.append(
             Measurement(
                 pause=config,
@@ -113,13 +118,13 @@ def measure_speed(
                 latency_ms=1000 * float(np.median(seconds[:, number])),
                 latency_ms_p95=1000 * float(np.percentile(seconds[:, number], 95)),
                 speed_up=best[0] / best[number],
-                mac_ratio=whole_cost / cost,
-                gmacs=cost / 1e9,
-                pausing_share=None if settings.compiled else costs[number] / best[number],
+                mac_ratio=costs[0] / costs[number],
+                gmacs=costs[number] / 1e9,
+                pausing_share=None if settings.compiled else extra[number] / best[number],
                 peak_memory_mb=memory[number],
             )
         )
-    ratio = float(best[-1] / best[0]) if compare else float("nan")
+    ratio = float(best[-1] / best[0]) if compare else None
     return SpeedReport(tuple(measurements), ratio, environment(images, settings))
 
 
@@ -182,6 +187,7 @@ def pausing_seconds(
 ) -> float:
     """Seconds spent on pausing itself: scoring, choosing, gathering and assembling."""
     fastest = float("inf")
+    images = pad_to_patches(images, model.backbone.patch)
     for _ in range(repeats):
         walk, done, spent = model.start(images), 0, 0.0
         for block, amount in config.stages:

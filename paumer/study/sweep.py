@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from paumer.data.datasets import Dataset
+from paumer.disk import replace_file
 from paumer.pause_config import PauseConfig
 from paumer.predict import Inference, Predictor
 from paumer.study.accuracy import Confusion, Progress, Tally, evaluate
 from paumer.study.tradeoff import Measurement
-from paumer.train.checkpoint import replace_file
 
 
 def sweep(

@@ -5,13 +5,14 @@ written beside its place, flushed to the disk and renamed, so what bears its nam
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+
+from paumer.disk import replace_file
 
 _SUFFIX = ".safetensors"
 
@@ -26,7 +27,7 @@ def save_checkpoint(directory: Path, step: int, state: dict[str, Any], keep: int
     replace_file(path, content)
     for old in list_checkpoints(directory)[keep:]:
         old.unlink(missing_ok=True)
-    for litter in directory.glob(f".*{_SUFFIX}.new"):
+    for litter in directory.glob(f".*{_SUFFIX}.*.new"):
         litter.unlink(missing_ok=True)
     return path
 
@@ -46,27 +47,6 @@ def load_checkpoint(directory: Path) -> tuple[int, dict[str, Any]]:
 def list_checkpoints(directory: Path) -> list[Path]:
     """Complete checkpoints, newest first."""
     return sorted(directory.glob(f"step-*{_SUFFIX}"), reverse=True)
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Put the content where the path says, as a whole: afterwards it is the old or the new."""
-    new = path.with_name(f".{path.name}.new")
-    try:
-        with open(new, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
-    except OSError as error:
-        new.unlink(missing_ok=True)
-        raise OSError(
-            error.errno, f"{error.strerror}; what was saved before is intact", str(path)
-        ) from error
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _read(path: Path) -> tuple[int, dict[str, Any]]:

@@ -1,6 +1,7 @@
 """What a training step gets to see, as a function of (seed, step, place in the batch)."""
 
 import hashlib
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -80,12 +81,19 @@ class Crops(TorchDataset[tuple[int, Crop]]):
             except (ValueError, OSError) as error:
                 problem, name = str(error), f"picture {index}"
                 if self.bad_list:
-                    with self.bad_list.open("a", encoding="utf-8") as file:
-                        file.write(f"{error}\n")
+                    note_bad(self.bad_list, str(error))
                 continue
             image, labels = self.transform(sample, mix(self.seed, step, place))
             return step, Crop(sample.name, image, labels)
         return step, Crop(name, problem=problem)
+
+
+def note_bad(path: Path, message: str) -> None:
+    """Add a line to the list of bad pictures, once."""
+    known = path.read_text("utf-8").splitlines() if path.exists() else []
+    if message not in known:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{message}\n")
 
 
 @lru_cache(maxsize=4)
@@ -121,7 +129,7 @@ def make_loader(crops: Crops, places: StepBatches, workers: int, pin: bool) -> D
         num_workers=workers,
         pin_memory=pin,
         prefetch_factor=4 if workers else None,
-        worker_init_fn=_one_thread if workers else None,
+        worker_init_fn=_prepare_worker if workers else None,
     )
 
 
@@ -139,5 +147,6 @@ def join(parts: Sequence[tuple[int, Crop]]) -> Batch:
     return Batch(parts[0][0], names, torch.stack(images), torch.stack(labels))
 
 
-def _one_thread(_: int) -> None:
+def _prepare_worker(_: int) -> None:
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the training, which then saves.

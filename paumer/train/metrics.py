@@ -5,7 +5,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from paumer.train.checkpoint import replace_file
+from paumer.disk import replace_file
 
 
 class MetricsFile:

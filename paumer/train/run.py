@@ -21,6 +21,7 @@ from torch import Tensor
 from paumer.data.datasets import Dataset, open_dataset
 from paumer.data.labels import paint
 from paumer.data.transforms import TrainTransform
+from paumer.disk import replace_file
 from paumer.media import contact_sheet, overlay, write_image
 from paumer.model.segmenter import PausingSegmenter, build_model
 from paumer.model.weights import load_model, load_tensors
@@ -30,8 +31,8 @@ from paumer.predict import Inference, Predictor
 from paumer.study.accuracy import Confusion, evaluate
 from paumer.study.figures import draw_training
 from paumer.study.speed import machine
-from paumer.train.checkpoint import load_checkpoint, replace_file, save_checkpoint
-from paumer.train.feed import Crops, StepBatches, make_loader, mix
+from paumer.train.checkpoint import load_checkpoint, save_checkpoint
+from paumer.train.feed import Crops, StepBatches, make_loader, mix, note_bad
 from paumer.train.metrics import MetricsFile
 from paumer.train.task import TrainTask, learning_rate
 
@@ -40,15 +41,13 @@ Say = Callable[[str], None]
 
 def train(options: TrainOptions, say: Say = lambda _: None) -> Path:
     """Train from the start and fill a new run directory; its path."""
-    if _is_first():
-        if options.out.exists():
-            raise ValueError(
-                f'"{options.out}" exists: name another --out, or go on with --resume {options.out}'
-            )
-        _check(options)
+    if _is_first() and options.out.exists():
+        raise ValueError(
+            f'"{options.out}" exists: name another --out, or go on with --resume {options.out}'
+        )
     training, validation = _open(options, "train"), _open(options, "val")
-    torch.manual_seed(mix(options.seed, 5))
     network = initial_network(options, training)
+    check_options(options, network)
     if _is_first():
         options.out.mkdir(parents=True)
         content = yaml.safe_dump(_plain(options), sort_keys=False)
@@ -61,7 +60,6 @@ def resume(directory: Path, say: Say = lambda _: None) -> Path:
     """Go on with a run from its newest checkpoint, exactly as if it had not stopped."""
     options = read_options(directory)
     training, validation = _open(options, "train"), _open(options, "val")
-    torch.manual_seed(mix(options.seed, 5))
     network = initial_network(replace(options, init=_offline(options.init)), training)
     try:
         step, state = load_checkpoint(directory / "checkpoints")
@@ -90,6 +88,7 @@ def read_options(directory: Path) -> TrainOptions:
 
 def initial_network(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
     """The network before the first step."""
+    torch.manual_seed(mix(options.seed, 5))
     if os.path.isdir(options.init):
         return _from_model(options, dataset)
     decoder: str = options.decoder
@@ -117,7 +116,10 @@ def initial_network(options: TrainOptions, dataset: Dataset) -> PausingSegmenter
 
 
 def _from_model(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
-    """The network of a trained model directory, to be trained on; a fresh head for new classes."""
+    """The network of a trained model directory, to be trained on.
+
+    Backbone and decoder are the model's own, whatever the options say.
+    """
     config, tensors = load_model(Path(options.init))
     names = tuple(dataset.class_set.names)
     if len(config.classes) != len(names):
@@ -150,6 +152,9 @@ class Keeper(lightning.Callback):
         self.validation = validation
         self.metrics = metrics
         self.say = say
+        count = min(len(validation), options.val_pictures or len(validation))
+        chosen = np.linspace(0, len(validation) - 1, count).round().astype(int).tolist()
+        self.places = readable(validation, chosen, options)
         self.stopped_by: int | None = None
         self.saved = -1
         self._before: dict[int, Any] = {}
@@ -180,6 +185,8 @@ class Keeper(lightning.Callback):
         if step % 20 == 0 or last:
             rate = learning_rate(options, step - 1)
             self.metrics.add(step, {**values, "lr": rate})
+            if trainer.logger:
+                trainer.logger.log_metrics({**values, "lr": rate}, step)
         if step % options.val_every == 0 or last:
             self.validate(trainer, task)
         if step % options.save_every == 0 or last or self.stopped_by is not None:
@@ -208,9 +215,7 @@ class Keeper(lightning.Callback):
         predictor = Predictor(network)
         pauses = parse_pauses(options.val_pause)
         ways = [Inference(pause=pause) for pause in pauses]
-        count = min(len(self.validation), options.val_pictures or len(self.validation))
-        chosen = np.linspace(0, len(self.validation) - 1, count).round().astype(int)
-        mine = chosen[trainer.global_rank :: trainer.world_size].tolist()
+        mine = self.places[trainer.global_rank :: trainer.world_size]
         totals = evaluate(predictor, self.validation, ways, mine)
         network.train()
         named = {}
@@ -242,8 +247,8 @@ class Keeper(lightning.Callback):
         except ImportError as error:
             self.say(str(error))
         pause = parse_pauses(self.options.val_pause)[-1]
-        places = np.linspace(0, len(self.validation) - 1, min(6, len(self.validation)))
-        samples = [self.validation[int(place)] for place in places]
+        few = np.linspace(0, len(self.places) - 1, min(6, len(self.places))).astype(int)
+        samples = [self.validation[self.places[number]] for number in few]
         results = predictor.predict_batch([s.image for s in samples], Inference(pause=pause))
         predictor.network.train()
         rows = [
@@ -266,27 +271,16 @@ def _fit(
     state: dict[str, Any] | None,
     say: Say,
 ) -> Path:
-    ranges = parse_ranges(options.ranges)
-    if options.criterion != "none" and max(ranges) >= network.backbone.depth:
-        raise ValueError(
-            f'ranges "{options.ranges}" reach block {max(ranges)}: the last block after which '
-            f"patches of this backbone can pause is {network.backbone.depth - 1}"
-        )
-    weights = class_weights(training) if options.class_weights == "balanced" else None
-    task = TrainTask(network, options, ranges, weights)
+    weights = class_weights(training, options) if options.class_weights == "balanced" else None
+    task = TrainTask(network, options, parse_ranges(options.ranges), weights)
     if state is not None:
         task.restore(start, state)
     metrics = MetricsFile(options.out / "metrics.csv", until=start)
     keeper = Keeper(options, validation, metrics, say)
     trainer = _trainer(options, keeper, options.steps - start)
-    assert network.config
-    width, height = parse_size(options.crop)
-    fit = parse_size(options.fit) if options.fit else None
-    transform = TrainTransform(
-        (height, width), network.config.mean, network.config.std, fit, parse_span(options.scale)
+    crops = Crops(
+        training, make_transform(options, network), options.batch, options.seed, _bad_list(options)
     )
-    bad_list = options.out / "bad_pictures.txt" if options.skip_bad else None
-    crops = Crops(training, transform, options.batch, options.seed, bad_list)
     rank, world = trainer.global_rank, trainer.world_size
     places = StepBatches(start, options.steps, options.batch, rank, world)
     loader = make_loader(crops, places, options.workers, trainer.accelerator.name() == "cuda")
@@ -330,30 +324,80 @@ def _trainer(options: TrainOptions, keeper: Keeper, steps: int) -> lightning.Tra
     )
 
 
-def class_weights(dataset: Dataset, most: int = 200) -> Float[Tensor, " classes"]:
+def class_weights(
+    dataset: Dataset, options: TrainOptions, most: int = 200
+) -> Float[Tensor, " classes"]:
     """Weights that grow with the root of a class's rarity; their mean over pixels is 1."""
-    places = np.linspace(0, len(dataset) - 1, min(most, len(dataset))).astype(int)
+    places = np.linspace(0, len(dataset) - 1, min(most, len(dataset))).astype(int).tolist()
     counts = np.zeros(256)
-    for place in places:
-        counts += np.bincount(dataset[int(place)].labels.ravel(), minlength=256)
+    for place in readable(dataset, places, options):
+        counts += np.bincount(dataset[place].labels.ravel(), minlength=256)
     shares = counts[: len(dataset.class_set)] / counts[: len(dataset.class_set)].sum()
     weights = 1 / np.sqrt(np.maximum(shares, 1e-4))
     return torch.tensor(weights / (weights * shares).sum(), dtype=torch.float32)
+
+
+def readable(dataset: Dataset, places: list[int], options: TrainOptions) -> list[int]:
+    """The places themselves, or with ``skip_bad`` those that can be read, the others noted."""
+    path = _bad_list(options)
+    if path is None:
+        return places
+    good = []
+    for place in places:
+        try:
+            dataset[place]
+            good.append(place)
+        except (ValueError, OSError) as error:
+            note_bad(path, str(error))
+    return good
+
+
+def make_transform(options: TrainOptions, network: PausingSegmenter) -> TrainTransform:
+    """The training crops that the options ask for, normalised as the network reads them."""
+    assert network.config
+    width, height = parse_size(options.crop)
+    fit = parse_size(options.fit) if options.fit else None
+    return TrainTransform(
+        (height, width), network.config.mean, network.config.std, fit, parse_span(options.scale)
+    )
 
 
 def _open(options: TrainOptions, split: str) -> Dataset:
     return open_dataset(options.data, split)
 
 
-def _check(options: TrainOptions) -> None:
-    """Say what is wrong before anything long begins."""
-    for name in ("steps", "batch", "accumulate", "val_every", "save_every"):
+def check_options(options: TrainOptions, network: PausingSegmenter) -> None:
+    """Say what is wrong before anything long begins and before anything is written."""
+    for name in ("steps", "batch", "accumulate", "val_every", "save_every", "devices", "nodes"):
         if getattr(options, name) < 1:
             raise ValueError(f"{name} is {getattr(options, name)}: give at least 1")
-    parse_pauses(options.val_pause)
-    parse_ranges(options.ranges)
+    if options.workers < 0 or (options.val_pictures or 1) < 1:
+        raise ValueError("workers must be 0 or more and val_pictures 1 or more")
+    world = options.devices * options.nodes
+    if options.batch % world:
+        raise ValueError(
+            f"a batch of {options.batch} cannot be shared by {world} processes equally"
+        )
+    depth, ranges = network.backbone.depth, parse_ranges(options.ranges)
+    if options.criterion != "none" and max(ranges) >= depth:
+        raise ValueError(
+            f'ranges "{options.ranges}" reach block {max(ranges)}: the last block after which '
+            f"patches of this backbone can pause is {depth - 1}"
+        )
+    if not options.val_pause:
+        raise ValueError("val_pause is empty: name at least one configuration, such as none")
+    for pause in parse_pauses(options.val_pause):
+        pause.check(depth)
+    if options.stride and not options.window:
+        raise ValueError(f"a stride of {options.stride} means nothing without a window: give both")
+    Inference(window=options.window, stride=options.stride)
+    make_transform(options, network)
     if options.learn != "all" and not os.path.isdir(options.init):
         raise ValueError(f"--learn {options.learn} needs a trained model directory as --init")
+
+
+def _bad_list(options: TrainOptions) -> Path | None:
+    return options.out / "bad_pictures.txt" if options.skip_bad else None
 
 
 def _sizes(options: TrainOptions) -> dict[str, Any]:

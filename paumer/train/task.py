@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from paumer.criteria import Criterion, entropy, random_by_place
 from paumer.model.decoders import to_grid, upsample
-from paumer.model.segmenter import NO_PAUSE, PausingSegmenter
+from paumer.model.segmenter import NO_PAUSE, PausingSegmenter, pad_to_patches
 from paumer.options import TrainOptions
 from paumer.pause_config import PauseConfig
 from paumer.pausing import Stage
@@ -102,7 +102,7 @@ class TrainTask(lightning.LightningModule):
             nn.utils.clip_grad_norm_(self.parameters(), options.clip)
         optimizer.step()
         self.step = step + 1
-        self.log_dict({"loss": main, "aux_loss": aux}, prog_bar=True)
+        self.log_dict({"loss": main, "aux_loss": aux}, prog_bar=True, logger=False)
 
     def draw(self, step: int) -> PauseConfig:
         """This step's pause configuration, the same on every process."""
@@ -137,18 +137,17 @@ class TrainTask(lightning.LightningModule):
                 aux = aux + self._token_loss(stage, prediction.grid, labels)
             return Losses(main, aux, weights.sum())
         heads = self.heads or [self.network.aux_head] * self.network.backbone.depth
+        self.network.eval()  # Frozen: no dropped path disturbs what the heads learn from.
+        images = pad_to_patches(images, self.network.backbone.patch)
         with torch.no_grad():
             walks = [self.network.start(images)]
             for block in range(self.network.backbone.depth):
                 walks.append(self.network.advance(walks[-1], block, block + 1))
-        patch = self.network.backbone.patch
-        grid = (images.shape[2] // patch[0], images.shape[3] // patch[1])
+        grid = self.network.grid(images)
         aux = weights.new_zeros(())
         for head, walk in zip(heads, walks[1:], strict=True):
             logits = head(walk.tokens[:, self.network.backbone.prefix :])
-            aux = aux + self._cross_entropy(
-                upsample(to_grid(logits, grid), labels.shape[1:]), labels
-            )
+            aux = aux + self._cross_entropy(self._enlarge(logits, grid, labels), labels)
         return Losses(aux, torch.zeros_like(aux), weights.sum())
 
     def pixel_weights(self, labels: Int[Tensor, "b h w"]) -> Float[Tensor, "b h w"]:
@@ -163,8 +162,15 @@ class TrainTask(lightning.LightningModule):
     def _token_loss(
         self, stage: Stage, grid: tuple[int, int], labels: Int[Tensor, "b h w"]
     ) -> Float[Tensor, ""]:
-        logits = upsample(to_grid(stage.logits, grid), labels.shape[1:])
-        return self._cross_entropy(logits, labels)
+        return self._cross_entropy(self._enlarge(stage.logits, grid, labels), labels)
+
+    def _enlarge(
+        self, logits: Float[Tensor, "b n classes"], grid: tuple[int, int], labels: Tensor
+    ) -> Float[Tensor, "b classes h w"]:
+        """Logits of patches at the labels' size, the padding cut off."""
+        padded = tuple(n * p for n, p in zip(grid, self.network.backbone.patch, strict=True))
+        height, width = labels.shape[1:]
+        return upsample(to_grid(logits, grid), padded)[..., :height, :width]
 
     def _cross_entropy(
         self, logits: Float[Tensor, "b classes h w"], labels: Int[Tensor, "b h w"]

@@ -203,7 +203,7 @@ class TestReport:
 
     def test_json_and_text(self):
         report = check_dataset(Made())
-        values = json.loads(report.to_json())
+        values = json.loads(json.dumps(report.to_json()))
         assert values["class_pixels"] == [0, 20]
         assert values["sizes"] == [{"width": 5, "height": 4, "pictures": 2}]
         assert values["problems"][1]["kind"] == "unlabelled"

@@ -8,11 +8,11 @@ import time
 import pytest
 import torch
 
-from paumer.train import checkpoint
+from paumer import disk
+from paumer.disk import replace_file
 from paumer.train.checkpoint import (
     list_checkpoints,
     load_checkpoint,
-    replace_file,
     save_checkpoint,
 )
 
@@ -101,7 +101,7 @@ def test_whatever_call_fails_the_old_or_the_new_loads(tmp_path, monkeypatch, nam
         return real(*arguments, **options)
 
     if name == "open":
-        monkeypatch.setattr(checkpoint, "open", failing, raising=False)
+        monkeypatch.setattr(disk, "open", failing, raising=False)
     else:
         monkeypatch.setattr(os, name, failing)
     saved = [0]

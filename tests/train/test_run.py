@@ -208,7 +208,7 @@ def test_a_corrupt_picture_is_named(tiny, tmp_path, workers):
 def test_a_corrupt_picture_can_be_passed_over_and_is_listed(tiny, tmp_path):
     options = replace(tiny, data=folder(tmp_path, bad=True), out=tmp_path / "run", skip_bad=True)
     run.train(options)
-    assert "2.png" in (tmp_path / "run" / "bad_pictures.txt").read_text()
+    assert (tmp_path / "run" / "bad_pictures.txt").read_text().count("2.png") == 1
 
 
 def test_a_loss_that_is_no_number_ends_with_advice_and_keeps_checkpoints(tiny, tmp_path):
@@ -250,9 +250,15 @@ def test_a_finished_run_is_left_alone(whole):
         ({"ranges": "3-6:0.2-0.8"}, "reach block 6"),
         ({"val_pause": ("2:2",)}, "out of range"),
         ({"learn": "aux"}, "needs a trained model directory"),
+        ({"val_pause": ("14:0.4",)}, "cannot pause after block 14"),
+        ({"stride": 16}, "without a window"),
+        ({"scale": "junk"}, "junk"),
+        ({"batch": 3, "devices": 2}, "cannot be shared by 2"),
+        ({"workers": -1}, "workers"),
         ({"batch": 3, "devices": 1, "data": "nowhere"}, "nowhere"),
     ],
 )
 def test_mistakes_are_found_before_training(tiny, tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
         run.train(replace(tiny, out=tmp_path / "run", **change))
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,42 @@
+"""Files that are either the old or the new, never half of one."""
+
+import os
+import secrets
+from pathlib import Path
+
+
+def replace_file(path: Path, content: bytes | memoryview) -> None:
+    """Put the content where the path says, as a whole; a failure leaves what was there before."""
+    # The random part keeps two writers of one file apart.
+    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
+    try:
+        with open(new, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except OSError as error:
+        new.unlink(missing_ok=True)
+        raise OSError(
+            error.errno, f"{error.strerror or error}; what was saved before is intact", str(path)
+        ) from error
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a directory is on the disk."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except PermissionError:  # Windows opens no directories.
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def usual_mode() -> int:
+    """The access rights that a new directory gets by default."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o777 & ~mask
