@@ -207,8 +207,9 @@ class Predictor:
 
     def windows(self, size: tuple[int, int], how: Inference) -> int:
         """Into how many windows a picture of that (height, width) is cut."""
-        plan = _Plan.of(np.zeros((*size, 3), np.uint8), self._as_trained(how))
-        return len(plan.places())
+        how = self._as_trained(how)
+        starts = _starts(_scaled(size, how.short_side), how)
+        return len(starts[0]) * len(starts[1])
 
     def scaled(self, image: UInt8[np.ndarray, "h w 3"]) -> UInt8[Tensor, "3 _h _w"]:
         """A picture's bytes, channels first, at the size at which the network sees it."""
@@ -298,12 +299,9 @@ class _Plan:
             # Smoothed when it gets smaller, as training crops are.
             pixels = F.interpolate(pixels[None], size=target, mode="bilinear", antialias=True)[0]
         height, width = pixels.shape[1:]
-        if how.window is None:
-            return cls(pixels, size, (height, width), ((0,), (0,)))
-        stride = how.stride or max(1, how.window - 32)
-        window = (min(height, how.window), min(width, how.window))
-        starts = (anchors(height, how.window, stride), anchors(width, how.window, stride))
-        return cls(pixels, size, window, starts)
+        largest = how.window or max(height, width)
+        window = (min(height, largest), min(width, largest))
+        return cls(pixels, size, window, _starts((height, width), how))
 
     def patch(self, own: tuple[int, int]) -> tuple[float, float]:
         """Pixels of the picture, as it came in, that a patch covers."""
@@ -377,6 +375,14 @@ def read_points(directory: Path) -> dict[str, PauseConfig]:
         return {name: PauseConfig.parse(point["pause"]) for name, point in values.items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f'cannot read operating points "{path}": {error}') from error
+
+
+def _starts(size: tuple[int, int], how: Inference) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Where the windows of a picture begin, down and across."""
+    if how.window is None:
+        return (0,), (0,)
+    stride = how.stride or max(1, how.window - 32)
+    return anchors(size[0], how.window, stride), anchors(size[1], how.window, stride)
 
 
 def _scaled(size: tuple[int, int], short_side: int | None) -> tuple[int, int]:

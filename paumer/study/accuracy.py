@@ -197,12 +197,13 @@ def enumerate_batches(
     """
     if not len(places):
         return
-    windows = predictor.windows(dataset[places[0]].labels.shape, ways[0])
-    size = max(1, ways[0].batch // windows)
+    first = dataset[places[0]]
+    height, width = first.labels.shape
+    size = max(1, ways[0].batch // predictor.windows((height, width), ways[0]))
     groups = [places[begin : begin + size] for begin in range(0, len(places), size)]
 
     def read(group: Sequence[int]) -> list[Sample]:
-        return [dataset[place] for place in group]
+        return [first if place == places[0] else dataset[place] for place in group]
 
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(read, groups[0])

@@ -24,11 +24,10 @@ IGNORE = 255
 
 @dataclass(frozen=True)
 class Losses:
-    """The parts of the loss, each a sum over pixels, and the weight of the pixels they sum over."""
+    """The parts of the loss, each a sum over pixels."""
 
     main: Float[Tensor, ""]
     aux: Float[Tensor, ""]
-    pixels: Float[Tensor, ""]
 
 
 class TrainTask(lightning.LightningModule):
@@ -128,14 +127,13 @@ class TrainTask(lightning.LightningModule):
         criterion: Criterion,
     ) -> Losses:
         """Cross entropies summed over pixels: main decoder and auxiliary head."""
-        weights = self.pixel_weights(labels)
         if self.options.learn == "all":
             prediction = self.network(images, pause, criterion)
             main = self._cross_entropy(prediction.logits, labels)
             aux = main.new_zeros(())
             for stage in prediction.stages:
                 aux = aux + self._token_loss(stage, prediction.grid, labels)
-            return Losses(main, aux, weights.sum())
+            return Losses(main, aux)
         heads = self.heads or [self.network.aux_head] * self.network.backbone.depth
         self.network.eval()  # Frozen: no dropped path disturbs what the heads learn from.
         images = pad_to_patches(images, self.network.backbone.patch)
@@ -144,11 +142,11 @@ class TrainTask(lightning.LightningModule):
             for block in range(self.network.backbone.depth):
                 walks.append(self.network.advance(walks[-1], block, block + 1))
         grid = self.network.grid(images)
-        aux = weights.new_zeros(())
+        aux = images.new_zeros(())
         for head, walk in zip(heads, walks[1:], strict=True):
             logits = head(walk.tokens[:, self.network.backbone.prefix :])
             aux = aux + self._cross_entropy(self._enlarge(logits, grid, labels), labels)
-        return Losses(aux, torch.zeros_like(aux), weights.sum())
+        return Losses(aux, torch.zeros_like(aux))
 
     def pixel_weights(self, labels: Int[Tensor, "b h w"]) -> Float[Tensor, "b h w"]:
         """What each pixel counts: nothing where it has no label."""
