@@ -147,7 +147,7 @@ class TrainOptions:
     """Run directory to write; it must not exist."""
 
     data: str = "scenes"
-    """scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, or a data.yaml."""
+    """scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, a data.yaml, or several joined by +."""
 
     backbone: str = "vit_tiny_patch16_384"
     """timm name of the backbone."""
@@ -256,6 +256,170 @@ class TrainOptions:
 
     precision: Literal["fp32", "bf16"] = "fp32"
     """Number format."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """What `paumer evaluate` counts, and how."""
+
+    model: str
+    """A model directory, a training run or a hub id."""
+
+    data: str = "scenes"
+    """scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, a data.yaml, or several joined by +."""
+
+    split: Literal["train", "val", "test"] = "val"
+    """Pictures to count on."""
+
+    pause: Annotated[tuple[str, ...], Several] = ("none",)
+    """Configurations, paper for the 13 of the paper, or names of operating points."""
+
+    criterion: Annotated[tuple[str, ...], Several] = ("entropy",)
+    """Who pauses: entropy, confidence, margin, random, or oracle (the true labels)."""
+
+    early_exit: bool = False
+    """Paused patches take the auxiliary head's label and skip the decoder."""
+
+    window: int | None = None
+    """Side of sliding windows (default: as the model was trained)."""
+
+    stride: int | None = None
+    """Distance between windows (default: the window less 32)."""
+
+    short_side: int | None = None
+    """Scale pictures so that the shorter side is this long (default: as in training)."""
+
+    scales: Annotated[tuple[float, ...], Several] = (1.0,)
+    """Run at each of these scales and average, such as 0.75 1 1.25."""
+
+    flip: bool = False
+    """Run mirrored too and average."""
+
+    by_size: bool = False
+    """Also IoU by object size: regions below 0.1%, up to 1%, and above 1% of the picture."""
+
+    blocks: bool = False
+    """Also accuracy and mIoU of the auxiliary head after every block, without pausing."""
+
+    pictures: int | None = None
+    """Count on this many pictures only, spread over the split."""
+
+    batch: int = 8
+    """Pictures or windows that run together."""
+
+    threads: int | None = None
+    """CPU threads (default: torch's)."""
+
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+
+    json: Path | None = None
+    """Write everything here, classes and sizes included."""
+
+    csv: Path | None = None
+    """Write one row for each configuration here."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """What `paumer sweep` goes through, and where it keeps it."""
+
+    model: str
+    """A model directory, a training run or a hub id."""
+
+    out: Path
+    """Folder for counts and results; a sweep that was stopped there goes on."""
+
+    data: str = "scenes"
+    """scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, a data.yaml, or several joined by +."""
+
+    split: Literal["train", "val", "test"] = "val"
+    """Pictures to count on."""
+
+    grid: Annotated[tuple[str, ...], Several] = ("paper",)
+    """paper (13), one (each block x 20 shares), two (pairs of blocks x 10 x 10 shares), count (all
+    choices of blocks at a share of 0.4), or configurations."""
+
+    criterion: str = "entropy"
+    """Who pauses: entropy, confidence, margin, random, or oracle (the true labels)."""
+
+    early_exit: bool = False
+    """Paused patches take the auxiliary head's label and skip the decoder."""
+
+    pictures: int | None = None
+    """Count on this many pictures only, spread over the split."""
+
+    batch: int = 8
+    """Pictures that run together."""
+
+    speed: Literal["predict", "measure", "none"] = "predict"
+    """Speeds from this machine's cost table, timed one by one, or left out; always afterwards."""
+
+    speed_batch: int = 1
+    """Pictures per batch when speed is measured or predicted."""
+
+    threads: int | None = None
+    """CPU threads (default: torch's)."""
+
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions:
+    """What `paumer tune` looks for: give one of the first three."""
+
+    latency_ms: float | None = None
+    """A batch in at most so many milliseconds."""
+
+    speed_up: float | None = None
+    """At least so many times as fast as without pausing."""
+
+    max_drop: float | None = None
+    """At most so many points of mIoU lost."""
+
+    model: str
+    """A model directory or a training run; its operating points are written there."""
+
+    name: str | None = None
+    """Name of the operating point (default: the budget, such as 1.5x)."""
+
+    data: str = "scenes"
+    """scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, a data.yaml, or several joined by +."""
+
+    split: Literal["train", "val", "test"] = "val"
+    """Pictures to count on."""
+
+    pictures: int | None = 50
+    """Count on this many pictures only, spread over the split."""
+
+    procedure: Literal["filter", "layers"] | None = None
+    """filter (time many, evaluate those fast enough) or layers (block by block); default: filter
+    for a budget of time, layers for one of accuracy."""
+
+    early_exit: bool = False
+    """Paused patches take the auxiliary head's label and skip the decoder."""
+
+    most: int = 60
+    """Configurations that filter evaluates."""
+
+    batch: int = 1
+    """Pictures per batch when speed is measured."""
+
+    rounds: int = 15
+    """Rounds of the final timing."""
+
+    threads: int | None = None
+    """CPU threads (default: torch's)."""
+
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+
+    out: Path | None = None
+    """Folder for counts and results (default: tune in the model's folder)."""
 
 
 def parse_size(text: str) -> tuple[int, int]:

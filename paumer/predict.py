@@ -19,10 +19,12 @@ from paumer import media
 from paumer.criteria import Criterion, entropy
 from paumer.data.labels import ClassSet, distinct_colours, paint
 from paumer.data.transforms import normalise
+from paumer.disk import replace_file
 from paumer.model import weights as files
 from paumer.model.segmenter import NO_PAUSE, PausingSegmenter, Prediction
 from paumer.pause_config import PauseConfig
-from paumer.windows import anchors, blending, full_labels, side_by_side
+from paumer.study.tradeoff import Measurement
+from paumer.windows import Pass, anchors, blending, full_labels, side_by_side
 
 Picture = str | Path | Image.Image | UInt8[np.ndarray, "_ _ 3"]
 
@@ -37,6 +39,8 @@ class Inference:
     the window less 32), whose logits are averaged, as Segmenter and mmsegmentation do.
     ``short_side`` first scales the picture so that its shorter side is that long. What is None is
     as the model was trained. ``batch`` is how many pictures or windows of one size run together.
+    At several ``scales`` (factors on the size), or with ``flip`` also mirrored, the probabilities
+    are averaged.
     """
 
     pause: PauseConfig = NO_PAUSE
@@ -46,12 +50,16 @@ class Inference:
     stride: int | None = None
     short_side: int | None = None
     batch: int = 8
+    scales: tuple[float, ...] = (1.0,)
+    flip: bool = False
 
     def __post_init__(self) -> None:
         for name in ("window", "stride", "short_side", "batch"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: give at least 1")
+        if not self.scales or min(self.scales) <= 0:
+            raise ValueError(f"scales are {self.scales}: give at least one, all above 0")
         if self.stride and self.window and self.stride > self.window:
             raise ValueError(
                 f"a stride of {self.stride} leaves gaps between windows of {self.window}: "
@@ -65,7 +73,7 @@ class Segmentation:
 
     ``paused_after`` gives for each patch the block after which it paused, 0 for never;
     ``entropy`` is that of the final prediction, in nats. A patch covers ``patch`` pixels down
-    and across.
+    and across. Of several scales these are the first one's.
     """
 
     image: UInt8[np.ndarray, "_ _ 3"]
@@ -101,17 +109,22 @@ class Segmentation:
         shares = [float((self.paused_after == block).mean()) for block in blocks]
         return media.with_legend(self.tinted(), names, _block_colours(len(blocks)), shares)
 
-    def tinted(self, alpha: float = 0.6) -> UInt8[np.ndarray, "h w 3"]:
-        """The picture with each paused patch tinted by the block it paused after."""
+    def tinted(
+        self, alpha: float = 0.6, colours: Sequence[tuple[int, int, int]] | None = None
+    ) -> UInt8[np.ndarray, "h w 3"]:
+        """The picture with each paused patch tinted by the block it paused after.
+
+        ``colours`` are one for patches that never pause, which is not used, and one for each pause.
+        """
         numbers = np.searchsorted((0, *self.pause.blocks), self.paused_after)
         rows, columns = (
             np.minimum(np.arange(side) / self.patch[axis], numbers.shape[axis] - 1).astype(int)
             for axis, side in enumerate(self.labels.shape)
         )
         large = numbers[rows][:, columns]
-        colours = np.asarray(_block_colours(len(self.pause.blocks) + 1), np.uint8)
+        palette = np.asarray(colours or _block_colours(len(self.pause.blocks) + 1), np.uint8)
         return np.where(
-            large[..., None] > 0, media.overlay(self.image, colours[large], alpha), self.image
+            large[..., None] > 0, media.overlay(self.image, palette[large], alpha), self.image
         )
 
     def save(self, directory: str | Path, stem: str) -> list[Path]:
@@ -128,7 +141,7 @@ class Predictor:
     """A network with all it needs to take pictures as they are and give labels of their size."""
 
     def __init__(
-        self, network: PausingSegmenter, points: Mapping[str, PauseConfig] | None = None
+        self, network: PausingSegmenter, points: Mapping[str, Measurement] | None = None
     ) -> None:
         if network.config is None:
             raise ValueError("the network has no configuration: its normalisation is not known")
@@ -141,12 +154,19 @@ class Predictor:
 
     def resolve(self, pause: str | PauseConfig) -> PauseConfig:
         """The configuration that is meant: itself, its text, or an operating point's name."""
+        return self.way(pause).pause
+
+    def way(self, pause: str | PauseConfig, **options: Any) -> Inference:
+        """How to run at a configuration, its text, or an operating point's name.
+
+        An operating point also says whether patches exit early.
+        """
         if isinstance(pause, PauseConfig):
-            return pause
-        if pause in self.points:
-            return self.points[pause]
+            return Inference(pause=pause, **options)
+        if point := self.points.get(pause):
+            return Inference(**{"pause": point.pause, "early_exit": point.early_exit} | options)
         try:
-            return PauseConfig.parse(pause)
+            return Inference(pause=PauseConfig.parse(pause), **options)
         except ValueError as error:
             if ":" in pause:
                 raise
@@ -157,8 +177,7 @@ class Predictor:
         self, picture: Picture, pause: str | PauseConfig = NO_PAUSE, **options: Any
     ) -> Segmentation:
         """The segmentation of one picture: a file, a PIL image, or RGB bytes (h, w, 3)."""
-        how = Inference(pause=self.resolve(pause), **options)
-        return self.predict_batch([picture], how)[0]
+        return self.predict_batch([picture], self.way(pause, **options))[0]
 
     def predict_batch(
         self, pictures: Iterable[Picture], how: Inference | None = None
@@ -177,15 +196,18 @@ class Predictor:
         """
         images = [_as_array(picture) for picture in pictures]
         ways = [self._as_trained(way) for way in ways]
-        sizes = {(way.window, way.stride, way.short_side, way.batch) for way in ways}
+        sizes = {replace(w, pause=NO_PAUSE, criterion=entropy, early_exit=False) for w in ways}
         if len(sizes) != 1:
-            raise ValueError("ways of one run must have the same windows, short side and batch")
+            raise ValueError("ways of one run may differ in pause, criterion and early exit only")
         begin = time.perf_counter()
-        plans = [_Plan.of(image, ways[0]) for image in images]
+        plans = [_Plan.all_of(image, ways[0]) for image in images]
         patch = self.network.backbone.patch
-        for number in self._run(plans, ways):
+        for number in self._run([plan for passes in plans for plan in passes], ways):
             with torch.inference_mode():
-                labels = [plan.labels(patch).numpy() for plan in plans]
+                labels = [
+                    full_labels([plan.blended(patch) for plan in passes]).numpy()
+                    for passes in plans
+                ]
             seconds = (time.perf_counter() - begin) / max(1, len(images))
             yield (
                 number,
@@ -200,7 +222,7 @@ class Predictor:
                         seconds=seconds,
                         classes=self.classes,
                     )
-                    for image, label, plan in zip(images, labels, plans, strict=True)
+                    for image, label, (plan, *_) in zip(images, labels, plans, strict=True)
                 ],
             )
             begin = time.perf_counter()
@@ -213,7 +235,7 @@ class Predictor:
 
     def scaled(self, image: UInt8[np.ndarray, "h w 3"]) -> UInt8[Tensor, "3 _h _w"]:
         """A picture's bytes, channels first, at the size at which the network sees it."""
-        return _Plan.of(image, Inference(short_side=self.config.short_side)).pixels
+        return _Plan.of(image, Inference(short_side=self.config.short_side), 1.0, False).pixels
 
     def scaled_labels(self, labels: UInt8[np.ndarray, "h w"]) -> UInt8[np.ndarray, "_h _w"]:
         """A picture's true labels at the size at which the network sees the picture."""
@@ -224,6 +246,14 @@ class Predictor:
         )
         scaled: UInt8[np.ndarray, "_h _w"] = labels[rows][:, columns]
         return scaled
+
+    def network_input(
+        self, image: UInt8[np.ndarray, "h w 3"], how: Inference | None = None
+    ) -> Float[Tensor, "1 3 _h _w"]:
+        """What the network sees of a picture, or of its first window: for timing and export."""
+        plan, *_ = _Plan.all_of(image, self._as_trained(how or Inference()))
+        device = next(self.network.parameters()).device
+        return normalise(plan.crop((0, 0))[None].to(device), self.config.mean, self.config.std)
 
     def _as_trained(self, how: Inference) -> Inference:
         """What is not said of size and windows is as the model was trained."""
@@ -289,19 +319,31 @@ class _Plan:
     starts: tuple[tuple[int, ...], tuple[int, ...]]
     logits: dict[tuple[int, int], Float[Tensor, "classes gh gw"]] = field(default_factory=dict)
     paused: dict[tuple[int, int], Int[Tensor, "ph pw"]] = field(default_factory=dict)
+    mirrored: bool = False
 
     @classmethod
-    def of(cls, image: UInt8[np.ndarray, "h w 3"], how: Inference) -> Self:
+    def all_of(cls, image: UInt8[np.ndarray, "h w 3"], how: Inference) -> list[Self]:
+        """A plan for each scale, and for the mirrored picture where it is asked for."""
+        mirrors = (False, True) if how.flip else (False,)
+        return [cls.of(image, how, scale, mirror) for scale in how.scales for mirror in mirrors]
+
+    @classmethod
+    def of(
+        cls, image: UInt8[np.ndarray, "h w 3"], how: Inference, scale: float, mirror: bool
+    ) -> Self:
         pixels = torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
         size = (image.shape[0], image.shape[1])
-        target = _scaled(size, how.short_side)
+        whole = _scaled(size, how.short_side)
+        target = (max(1, int(whole[0] * scale + 0.5)), max(1, int(whole[1] * scale + 0.5)))
         if target != size:
             # Smoothed when it gets smaller, as training crops are.
             pixels = F.interpolate(pixels[None], size=target, mode="bilinear", antialias=True)[0]
+        if mirror:
+            pixels = pixels.flip(2)
         height, width = pixels.shape[1:]
         largest = how.window or max(height, width)
         window = (min(height, largest), min(width, largest))
-        return cls(pixels, size, window, _starts((height, width), how))
+        return cls(pixels, size, window, _starts((height, width), how), mirrored=mirror)
 
     def patch(self, own: tuple[int, int]) -> tuple[float, float]:
         """Pixels of the picture, as it came in, that a patch covers."""
@@ -315,8 +357,8 @@ class _Plan:
         top, left = key
         return self.pixels[:, top : top + self.window[0], left : left + self.window[1]]
 
-    def labels(self, patch: tuple[int, int]) -> UInt8[Tensor, "h w"] | Int[Tensor, "h w"]:
-        """The picture's labels, of the size it came in."""
+    def blended(self, patch: tuple[int, int]) -> Pass:
+        """The coarse logits, and how they make those of the picture as it came in."""
         grids = [[self.logits[top, left] for left in self.starts[1]] for top in self.starts[0]]
         cells = grids[0][0].shape[1:]
         down, across = (
@@ -330,7 +372,7 @@ class _Plan:
             )
             for axis in (0, 1)
         )
-        return full_labels(side_by_side(grids), down, across)
+        return side_by_side(grids), down, across.flip(0) if self.mirrored else across
 
     def entropy(self, patch: tuple[int, int]) -> Float[np.ndarray, "gh gw"]:
         """The entropy of the final prediction on the picture's coarse grid."""
@@ -359,22 +401,29 @@ class _Plan:
 
 
 def load(name: str | Path, device: str | torch.device = "cpu") -> Predictor:
-    """The predictor of a model directory or a hub model."""
-    network = PausingSegmenter.from_pretrained(name, map_location=device)
-    directory = Path(name)
-    return Predictor(network, read_points(directory) if directory.is_dir() else {})
+    """The predictor of a model directory, a training run or a hub model."""
+    directory = files.find_model(str(name))
+    network = PausingSegmenter.from_pretrained(directory, map_location=device)
+    return Predictor(network, read_points(directory))
 
 
-def read_points(directory: Path) -> dict[str, PauseConfig]:
+def read_points(directory: Path) -> dict[str, Measurement]:
     """The named operating points of a model directory, if it has any."""
     path = directory / files.POINTS_FILE
     if not path.is_file():
         return {}
     try:
         values = json.loads(path.read_text("utf-8"))
-        return {name: PauseConfig.parse(point["pause"]) for name, point in values.items()}
+        return {name: Measurement.from_json(point) for name, point in values.items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f'cannot read operating points "{path}": {error}') from error
+
+
+def write_points(directory: Path, points: Mapping[str, Measurement]) -> None:
+    """Keep named operating points in a model directory beside those of other names."""
+    known = {**read_points(directory), **points}
+    values = {name: point.to_json() for name, point in known.items()}
+    replace_file(directory / files.POINTS_FILE, (json.dumps(values, indent=2) + "\n").encode())
 
 
 def _starts(size: tuple[int, int], how: Inference) -> tuple[tuple[int, ...], tuple[int, ...]]:

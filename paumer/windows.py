@@ -44,25 +44,51 @@ def blending(
     return blend if side == size else _linear(blend, size)
 
 
-def full_labels(
-    coarse: Float[Tensor, "classes gh gw"],
-    down: Float[Tensor, "h gh"],
-    across: Float[Tensor, "w gw"],
-) -> UInt8[Tensor, "h w"] | Int[Tensor, "h w"]:
-    """The likeliest class of every pixel, made strip by strip."""
+Pass = tuple[Float[Tensor, "classes gh gw"], Float[Tensor, "h gh"], Float[Tensor, "w gw"]]
+"""Coarse logits of a picture, and how their rows and columns make those of the picture."""
+
+
+def full_labels(passes: Sequence[Pass]) -> UInt8[Tensor, "h w"] | Int[Tensor, "h w"]:
+    """The likeliest class of every pixel, made strip by strip.
+
+    Of several passes over one picture, at other scales or mirrored, the probabilities are averaged.
+    """
+    (coarse, down, across), *more = passes
     classes, height, width = len(coarse), len(down), len(across)
     labels = torch.empty(height, width, dtype=torch.uint8 if classes <= 256 else torch.int32)
     for left in range(0, width, TILE):
         columns = slice(left, left + TILE)
-        right_matrix, used = _used_columns(across[columns])
-        values = coarse[:, :, used].permute(1, 0, 2)
+        tiles = [_tile(coarse, across[columns]) for coarse, _, across in passes]
         for top in range(0, height, STRIP):
             rows = slice(top, top + STRIP)
-            left_matrix, needed = _used_columns(down[rows])
-            part = left_matrix @ values[needed].flatten(1)
-            strip = part.view(len(part), classes, -1) @ right_matrix.T
-            labels[rows, columns] = strip.max(1).indices
+            strips = [
+                _strip(values, down[rows], matrix)
+                for (values, matrix), (_, down, _) in zip(tiles, passes, strict=True)
+            ]
+            best = (
+                sum((strip.softmax(1) for strip in strips[1:]), strips[0].softmax(1))
+                if more
+                else strips[0]
+            )
+            labels[rows, columns] = best.max(1).indices
     return labels
+
+
+def _tile(
+    coarse: Float[Tensor, "classes gh gw"], across: Float[Tensor, "w gw"]
+) -> tuple[Float[Tensor, "gh classes u"], Float[Tensor, "w u"]]:
+    """What of the coarse logits some columns need, rows first, and how they make them."""
+    matrix, used = _used_columns(across)
+    return coarse[:, :, used].permute(1, 0, 2), matrix
+
+
+def _strip(
+    values: Float[Tensor, "gh classes u"], down: Float[Tensor, "r gh"], across: Float[Tensor, "w u"]
+) -> Float[Tensor, "r classes w"]:
+    """The logits of some rows of a tile."""
+    matrix, needed = _used_columns(down)
+    part = matrix @ values[needed].flatten(1)
+    return part.view(len(part), values.shape[1], -1) @ across.T
 
 
 def full_logits(

@@ -66,7 +66,7 @@ def test_blending_equals_the_naive_way(side, window, stride, size):
     assert torch.allclose(full_logits(coarse, down, across), expected, atol=1e-5)
     best = expected.topk(2, dim=0).values
     clear = best[0] - best[1] > 1e-4
-    labels = full_labels(coarse, down, across)
+    labels = full_labels([(coarse, down, across)])
     assert labels.shape == size
     assert clear.float().mean() > 0.95
     assert torch.equal(labels[clear].long(), expected.argmax(0)[clear])
@@ -76,4 +76,20 @@ def test_many_classes_get_labels_beyond_a_byte():
     coarse = torch.zeros(300, 1, 1)
     coarse[299] = 1
     matrix = torch.ones(4, 1)
-    assert full_labels(coarse, matrix, matrix).unique().tolist() == [299]
+    assert full_labels([(coarse, matrix, matrix)]).unique().tolist() == [299]
+
+
+def test_passes_are_averaged_by_probability():
+    dice = torch.Generator().manual_seed(0)
+    sizes = [(3, 4), (5, 6)]
+    passes = [
+        (
+            3 * torch.randn(4, *size, generator=dice),
+            blending((0,), size[0] * 8, size[0], size[0] * 8, size[0] * 8, 40),
+            blending((0,), size[1] * 8, size[1], size[1] * 8, size[1] * 8, 700),
+        )
+        for size in sizes
+    ]
+    mean = sum(full_logits(*one).softmax(0) for one in passes)
+    assert (full_labels(passes) == mean.argmax(0)).float().mean() > 0.999
+    assert not torch.equal(full_labels(passes), full_labels(passes[:1]))

@@ -4,8 +4,10 @@ Labels are class indices from 0, and 255 where nothing is to be learnt or measur
 """
 
 import re
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -123,6 +125,43 @@ class FolderDataset:
         return self.code.read(read_labels(self.pairs[index].mask, self.code.rgb))
 
 
+class JoinedDataset:
+    """Several data sets of the same classes, one after the other."""
+
+    def __init__(self, parts: Sequence[Dataset]) -> None:
+        first = parts[0]
+        for part in parts[1:]:
+            if part.class_set.names != first.class_set.names:
+                raise ValueError(
+                    f"cannot join {first.name} and {part.name}: their classes differ "
+                    f"({', '.join(first.class_set.names)}; {', '.join(part.class_set.names)})"
+                )
+        self.name = "+".join(part.name for part in parts)
+        self.split = first.split
+        self.class_set = first.class_set
+        self.problems = tuple(problem for part in parts for problem in part.problems)
+        self.parts = tuple(parts)
+        self._ends = tuple(accumulate(len(part) for part in parts))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> Sample:
+        part, place = self._find(index)
+        return part[place]
+
+    def files(self, index: int) -> tuple[Path, Path] | None:
+        """The files of a picture and of its labels; None where they are made, not read."""
+        part, place = self._find(index)
+        return part.files(place)
+
+    def _find(self, index: int) -> tuple[Dataset, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        number = bisect_right(self._ends, index)
+        return self.parts[number], index - (self._ends[number - 1] if number else 0)
+
+
 class Code:
     """What the values in a mask stand for: ids, or colours where `rgb`."""
 
@@ -193,8 +232,9 @@ def size_message(
 def open_dataset(spec: str, split: str = "train") -> Dataset:
     """The data set of that name: scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR or a data.yaml.
 
-    Scenes come as `scenes`, `scenes:COUNT` or `scenes:COUNT@WIDTHxHEIGHT`. Pictures or masks
-    without a mate, or of the same name, are a ValueError.
+    Scenes come as `scenes`, `scenes:COUNT` or `scenes:COUNT@WIDTHxHEIGHT`. Several of the same
+    classes are joined by `+`, as in `camvid:DIR+scenes:400`. Pictures or masks without a mate, or
+    of the same name, are a ValueError.
     """
     dataset = list_dataset(spec, split)
     if dataset.problems:
@@ -210,6 +250,8 @@ def list_dataset(spec: str, split: str = "train") -> Dataset:
     """As `open_dataset`, but files that make no pair are left out and listed in `problems`."""
     if split not in SPLITS:
         raise ValueError(f'no split "{split}": there are {", ".join(SPLITS)}{near(split, SPLITS)}')
+    if parts := _joined(spec):
+        return JoinedDataset([list_dataset(part, split) for part in parts])
     kind, _, rest = spec.partition(":")
     if re.fullmatch(r"scenes(@.*)?", kind):
         return _scenes(spec, split)
@@ -220,6 +262,9 @@ def list_dataset(spec: str, split: str = "train") -> Dataset:
 
 def available_splits(spec: str) -> tuple[str, ...]:
     """The splits of a data set that have labels, in the order train, val, test."""
+    if parts := _joined(spec):
+        each = [available_splits(part) for part in parts]
+        return tuple(split for split in SPLITS if all(split in some for some in each))
     kind, _, rest = spec.partition(":")
     if kind == "camvid":
         root = _folder(kind, rest)
@@ -229,6 +274,16 @@ def available_splits(spec: str) -> tuple[str, ...]:
     if re.fullmatch(r"scenes(@.*)?", kind):
         return SPLITS
     return own_splits(_data_yaml(spec))
+
+
+def _joined(spec: str) -> list[str]:
+    """The data sets that a text joins by `+`; none where the `+` belongs to a file's name."""
+    if "+" not in spec or Path(spec.partition(":")[2] or spec).expanduser().exists():
+        return []
+    parts = spec.split("+")
+    if not all(parts):
+        raise ValueError(f'"{spec}" joins nothing: write it as in camvid:DIR+scenes:400')
+    return parts
 
 
 def _scenes(spec: str, split: str) -> SceneDataset:

@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -152,12 +153,14 @@ def _link(file: Path, to: Path) -> None:
 
 
 def find_model(name: str, **hub_options: Any) -> Path:
-    """The directory of a model on disk, or of a hub model after downloading it.
+    """The directory of a model on disk, of a training run's model, or of a downloaded hub model.
 
-    Only ``config.json`` and ``model.safetensors`` are ever asked for; pickles are refused.
+    Only ``config.json``, ``model.safetensors`` and, where there are any, the operating points are
+    ever asked for; pickles are refused.
     """
     if os.path.isdir(name):
-        return Path(name)
+        inner = Path(name) / "model"
+        return inner if (inner / CONFIG_FILE).is_file() else Path(name)
     try:
         paths = [hf_hub_download(name, file, **hub_options) for file in (CONFIG_FILE, WEIGHTS_FILE)]
     except (LocalEntryNotFoundError, HFValidationError) as error:
@@ -169,6 +172,8 @@ def find_model(name: str, **hub_options: Any) -> Path:
         ) from error
     except (HfHubHTTPError, OSError) as error:
         raise _no_model(name, error) from error
+    with suppress(EntryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError, OSError):
+        hf_hub_download(name, POINTS_FILE, **hub_options)
     return Path(paths[0]).parent
 
 

@@ -11,7 +11,8 @@ from jaxtyping import Float, Int, Integer
 
 from paumer.criteria import CRITERIA, Criterion, oracle, patch_labels, random_by_place
 from paumer.data.datasets import Dataset, Sample
-from paumer.predict import Inference, Predictor, Segmentation
+from paumer.predict import Inference, Predictor
+from paumer.study.sizes import SIZES, SizeCounts, mean_known, ratio
 
 Progress = Callable[[int, int], None]
 
@@ -64,51 +65,59 @@ class Confusion:
         """The mean over classes of the share of their pixels that are right."""
         return float(mean_known(ratio(np.diag(self.counts), self.counts.sum(1))))
 
-    def to_json(self, names: Sequence[str]) -> dict[str, Any]:
-        """The figures people report, as JSON values; a class that is nowhere is None."""
-        iou = [None if np.isnan(value) else float(value) for value in self.iou]
-        return {
-            "miou": self.miou,
-            "pixel_accuracy": self.pixel_accuracy,
-            "mean_accuracy": self.mean_accuracy,
-            "iou": dict(zip(names, iou, strict=True)),
-        }
-
-
-def ratio(
-    part: Integer[np.ndarray, "*s"], whole: Integer[np.ndarray, "*s"]
-) -> Float[np.ndarray, "*s"]:
-    """``part / whole``, and NaN where there is no whole."""
-    result = np.full(part.shape, np.nan)
-    np.divide(part, whole, out=result, where=whole > 0)
-    return result
-
-
-def mean_known(values: Float[np.ndarray, "*s n"]) -> Float[np.ndarray, "*s"]:
-    """The mean over the last axis of what is not NaN; NaN where nothing is known."""
-    known = ~np.isnan(values)
-    total = np.where(known, values, 0).sum(-1)
-    return np.where(known.any(-1), total / np.maximum(1, known.sum(-1)), np.nan)
-
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """What was counted in one way of inference: the whole confusion, and each picture's part.
+    """What was counted in one way of inference, picture by picture; tallies of parts add up.
 
     ``pictures`` holds for each picture and class the pixels that are right, labelled so, and truly
-    so; they are enough for an IoU over any selection of pictures.
+    so; they are enough for all figures over any selection of pictures. ``places`` are the
+    pictures' numbers in the data set, rising.
     """
 
-    confusion: Confusion
+    places: Int[np.ndarray, " pictures"]
     pictures: Int[np.ndarray, "pictures 3 classes"]
+    confusion: Confusion | None = None
+    sizes: SizeCounts | None = None
+
+    def __add__(self, other: "Tally") -> "Tally":
+        places = np.concatenate([self.places, other.places])
+        order = places.argsort(kind="stable")
+        return Tally(
+            places[order],
+            np.concatenate([self.pictures, other.pictures])[order],
+            self.confusion + other.confusion if self.confusion and other.confusion else None,
+            self.sizes + other.sizes if self.sizes and other.sizes else None,
+        )
+
+    @property
+    def iou(self) -> Float[np.ndarray, " classes"]:
+        """Intersection over union of each class; NaN for one neither there nor predicted."""
+        return union_share(self.pictures.sum(0))
+
+    @property
+    def miou(self) -> float:
+        """The mean IoU over the classes that are there or were predicted."""
+        return float(mean_known(self.iou))
+
+    @property
+    def pixel_accuracy(self) -> float:
+        """The share of labelled pixels that are right."""
+        right, _, truly = self.pictures.sum((0, 2))
+        return float(right / max(1, truly))
+
+    @property
+    def mean_accuracy(self) -> float:
+        """The mean over classes of the share of their pixels that are right."""
+        right, _, truly = self.pictures.sum(0)
+        return float(mean_known(ratio(right, truly)))
 
     def interval(
         self, draws: int = 1000, level: float = 0.95, seed: int = 0
     ) -> tuple[float, float]:
         """A bootstrap interval of the mIoU: pictures drawn with replacement."""
-        values = np.sort(self.resampled(draws, seed))
         edge = (1 - level) / 2
-        low, high = np.quantile(values, [edge, 1 - edge])
+        low, high = np.quantile(self.resampled(draws, seed), [edge, 1 - edge])
         return float(low), float(high)
 
     def resampled(self, draws: int = 1000, seed: int = 0) -> Float[np.ndarray, " draws"]:
@@ -116,9 +125,38 @@ class Tally:
         dice = np.random.Generator(np.random.PCG64(seed))
         count = len(self.pictures)
         times = dice.multinomial(count, np.full(count, 1 / count), size=draws)
-        sums = np.tensordot(times, self.pictures, 1)
-        right, labelled, truly = sums[:, 0], sums[:, 1], sums[:, 2]
-        return mean_known(ratio(right, labelled + truly - right))
+        return mean_known(union_share(np.tensordot(times, self.pictures, 1)))
+
+    def to_json(self, names: Sequence[str]) -> dict[str, Any]:
+        """The figures people report, as JSON values; a class that is nowhere is None."""
+        low, high = self.interval()
+        values: dict[str, Any] = {
+            "miou": self.miou,
+            "miou_low": low,
+            "miou_high": high,
+            "pixel_accuracy": self.pixel_accuracy,
+            "mean_accuracy": self.mean_accuracy,
+            "pictures": len(self.pictures),
+            "iou": dict(zip(names, known_values(self.iou), strict=True)),
+        }
+        if self.sizes:
+            values["miou_by_size"] = dict(zip(SIZES, known_values(self.sizes.miou), strict=True))
+            values["iou_by_size"] = {
+                size: dict(zip(names, known_values(iou), strict=True))
+                for size, iou in zip(SIZES, self.sizes.iou, strict=True)
+            }
+        return values
+
+
+def union_share(counts: Int[np.ndarray, "*s 3 classes"]) -> Float[np.ndarray, "*s classes"]:
+    """The IoU from pixels that are right, labelled so, and truly so."""
+    right, labelled, truly = np.moveaxis(counts, -2, 0)
+    return ratio(right, labelled + truly - right)
+
+
+def known_values(values: Float[np.ndarray, " n"]) -> list[float | None]:
+    """As JSON: None for NaN."""
+    return [None if np.isnan(value) else float(value) for value in values]
 
 
 def evaluate(
@@ -129,36 +167,65 @@ def evaluate(
     progress: Progress | None = None,
     criterion: str = "entropy",
     seed: int = 0,
+    shard: tuple[int, int] = (0, 1),
+    by_size: bool = False,
 ) -> list[Tally]:
     """What each way of inference gets right over a data set; ``indices`` restricts the pictures.
 
     Ways share what they have in common. ``criterion`` says by name who pauses, in all of them.
+    ``shard`` is this process's number and how many there are: each takes its share of the batches,
+    which are the same for any number of processes.
     """
     check_classes(predictor, dataset)
-    places = range(len(dataset)) if indices is None else indices
-    totals = [Confusion.empty(len(dataset.class_set)) for _ in ways]
-    parts: list[list[Int[np.ndarray, "3 classes"]]] = [[] for _ in ways]
-    for done, samples in enumerate_batches(predictor, dataset, places, ways):
-        chosen = make_criterion(criterion, predictor, samples, seed + done)
-        batch = [replace(way, criterion=chosen) for way in ways]
-        for number, results in predictor.predict_many([s.image for s in samples], batch):
-            for sample, result in zip(samples, results, strict=True):
-                one = count(result, sample, dataset)
-                totals[number] += one
-                parts[number].append(marginals(one))
+    groups = batches(predictor, dataset, ways[0], indices)[shard[0] :: shard[1]]
+    total = sum(len(group) for group in groups)
+    tallies = [empty_tally(len(dataset.class_set), by_size) for _ in ways]
+    done = 0
+    for group, samples in zip(groups, read_ahead(dataset, groups), strict=True):
+        counted = count_batch(predictor, dataset, group, samples, ways, criterion, seed, by_size)
+        tallies = [one + two for one, two in zip(tallies, counted, strict=True)]
+        done += len(group)
         if progress:
-            progress(done + len(samples), len(places))
-    classes = len(dataset.class_set)
-    return [
-        Tally(total, np.stack(part) if part else np.zeros((0, 3, classes), np.int64))
-        for total, part in zip(totals, parts, strict=True)
-    ]
+            progress(done, total)
+    return tallies
 
 
-def count(result: Segmentation, sample: Sample, dataset: Dataset) -> Confusion:
-    """The confusion of one segmentation with the truth."""
-    classes = dataset.class_set
-    return Confusion.of(result.labels, sample.labels, len(classes), classes.ignore)
+def empty_tally(classes: int, by_size: bool = False) -> Tally:
+    """The tally of no picture."""
+    return Tally(
+        np.zeros(0, np.int64),
+        np.zeros((0, 3, classes), np.int64),
+        Confusion.empty(classes),
+        SizeCounts.empty(classes) if by_size else None,
+    )
+
+
+def count_batch(
+    predictor: Predictor,
+    dataset: Dataset,
+    places: Sequence[int],
+    samples: Sequence[Sample],
+    ways: Sequence[Inference],
+    criterion: str = "entropy",
+    seed: int = 0,
+    by_size: bool = False,
+) -> list[Tally]:
+    """What each way of inference gets right in one batch of samples, which have those places."""
+    chosen = make_criterion(criterion, predictor, samples, seed + places[0])
+    ways = [replace(way, criterion=chosen) for way in ways]
+    classes, ignore = len(dataset.class_set), dataset.class_set.ignore
+    found: dict[int, Tally] = {}
+    for number, results in predictor.predict_many([s.image for s in samples], ways):
+        pairs = [(r.labels, s.labels) for r, s in zip(results, samples, strict=True)]
+        confusions = [Confusion.of(*pair, classes, ignore) for pair in pairs]
+        sizes = [SizeCounts.of(*pair, classes, ignore) for pair in pairs] if by_size else None
+        found[number] = Tally(
+            np.array(places, np.int64),
+            np.stack([marginals(one) for one in confusions]),
+            sum(confusions, Confusion.empty(classes)),
+            sum(sizes, SizeCounts.empty(classes)) if sizes else None,
+        )
+    return [found[number] for number in range(len(ways))]
 
 
 def marginals(confusion: Confusion) -> Int[np.ndarray, "3 classes"]:
@@ -171,13 +238,11 @@ def make_criterion(
     name: str, predictor: Predictor, samples: Sequence[Sample], seed: int
 ) -> Criterion:
     """The criterion of that name for a batch: entropy, confidence, margin, random or oracle."""
+    check_criterion(name)
     if name in CRITERIA:
         return CRITERIA[name]
     if name == "random":
         return random_by_place(seed)
-    if name != "oracle":
-        known = ", ".join([*CRITERIA, "random", "oracle"])
-        raise ValueError(f'no criterion "{name}": choose one of {known}')
     if predictor.config.window is not None:
         raise ValueError("the oracle needs whole pictures: this model cuts them into windows")
     grids = [predictor.scaled_labels(sample.labels) for sample in samples]
@@ -188,30 +253,43 @@ def make_criterion(
     return oracle(patch_labels(labels, patch, classes))
 
 
-def enumerate_batches(
-    predictor: Predictor, dataset: Dataset, places: Sequence[int], ways: Sequence[Inference]
-) -> Iterator[tuple[int, list[Sample]]]:
-    """Batches of samples with the number of pictures before them, read ahead by a thread.
+def check_criterion(name: str) -> None:
+    """Raise unless there is a criterion of that name."""
+    known = [*CRITERIA, "random", "oracle"]
+    if name not in known:
+        raise ValueError(f'no criterion "{name}": choose one of {", ".join(known)}')
 
-    A batch is as large as the windows of its pictures allow.
-    """
-    if not len(places):
-        return
-    first = dataset[places[0]]
-    height, width = first.labels.shape
-    size = max(1, ways[0].batch // predictor.windows((height, width), ways[0]))
-    groups = [places[begin : begin + size] for begin in range(0, len(places), size)]
+
+def batches(
+    predictor: Predictor,
+    dataset: Dataset,
+    how: Inference,
+    indices: Sequence[int] | None = None,
+) -> list[list[int]]:
+    """The pictures in batches as large as their windows allow, judged by the first picture."""
+    places = list(range(len(dataset)) if indices is None else indices)
+    if not places:
+        return []
+    height, width = dataset[places[0]].labels.shape
+    size = max(1, how.batch // predictor.windows((height, width), how))
+    return [places[begin : begin + size] for begin in range(0, len(places), size)]
+
+
+def read_ahead(dataset: Dataset, groups: Sequence[Sequence[int]]) -> Iterator[list[Sample]]:
+    """The samples of each group, the next ones read by a thread meanwhile."""
 
     def read(group: Sequence[int]) -> list[Sample]:
-        return [first if place == places[0] else dataset[place] for place in group]
+        return [dataset[place] for place in group]
 
     with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(read, groups[0])
-        for number, following in enumerate([*groups[1:], None]):
-            ready = coming.result()
+        coming = [pool.submit(read, group) for group in groups[:1]]
+        for following in [*groups[1:], None]:
+            if not coming:
+                return
+            ready = coming.pop().result()
             if following is not None:
-                coming = pool.submit(read, following)
-            yield number * size, ready
+                coming.append(pool.submit(read, following))
+            yield ready
 
 
 def check_classes(predictor: Predictor, dataset: Dataset) -> None:

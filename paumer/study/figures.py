@@ -95,10 +95,20 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def save_figure(figure: Any, path: Path) -> None:
-    """Write the figure; the suffix says the format."""
+def shades(count: int) -> list[Any]:
+    """Colours from dark to bright, for things that have an order."""
+    from matplotlib import colormaps
+
+    return [colormaps["viridis"](0.92 * number / max(1, count - 1)) for number in range(count)]
+
+
+def save_figure(figure: Any, *paths: Path) -> None:
+    """Write the figure; the suffix of each path says the format."""
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8.5)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=160)
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # No date inside, so that the same figure is the same file.
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        figure.savefig(path, dpi=160, metadata=metadata)

@@ -107,6 +107,7 @@ def measure_speed(
             for config in configs
         ]
     best = seconds.min(0)
+    where = environment(images, settings)
     measurements = []
     for number, config in enumerate(configs):
         early_exit = settings.early_exit and bool(config)
@@ -122,10 +123,12 @@ def measure_speed(
                 gmacs=costs[number] / 1e9,
                 pausing_share=None if settings.compiled else extra[number] / best[number],
                 peak_memory_mb=memory[number],
+                where=in_words(where),
+                when=where["when"],
             )
         )
     ratio = float(best[-1] / best[0]) if compare else None
-    return SpeedReport(tuple(measurements), ratio, environment(images, settings))
+    return SpeedReport(tuple(measurements), ratio, where)
 
 
 def time_interleaved(
@@ -239,6 +242,16 @@ def environment(images: Float[Tensor, "b 3 h w"], settings: SpeedSettings) -> di
         "compiled": settings.compiled,
         "rounds": settings.rounds,
     }
+
+
+def in_words(where: dict[str, Any]) -> str:
+    """An environment in one line."""
+    height, width = where["size"]
+    return (
+        f"{where['device']}, {where['threads']} thread{'s' * (where['threads'] != 1)}, "
+        f"{where['precision']}, {width}x{height}, batch {where['batch']}, "
+        f"{'with' if where['full_size'] else 'without'} the final upsampling"
+    )
 
 
 def machine(device: torch.device | None = None) -> dict[str, Any]:

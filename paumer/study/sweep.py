@@ -9,100 +9,164 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 
+from paumer.criteria import entropy
 from paumer.data.datasets import Dataset
 from paumer.disk import replace_file
 from paumer.pause_config import PauseConfig
 from paumer.predict import Inference, Predictor
-from paumer.study.accuracy import Confusion, Progress, Tally, evaluate
+from paumer.study.accuracy import (
+    Progress,
+    Tally,
+    batches,
+    check_classes,
+    check_criterion,
+    count_batch,
+    read_ahead,
+)
+from paumer.study.cost import CostTable
 from paumer.study.tradeoff import Measurement
 
 
-def sweep(
-    predictor: Predictor,
-    dataset: Dataset,
-    ways: Sequence[Inference],
-    directory: Path,
-    criterion: str = "entropy",
-    chunk: int = 8,
-    progress: Progress | None = None,
-    shard: tuple[int, int] = (0, 1),
-) -> list[Tally]:
-    """What each way gets right over a data set, kept in ``directory`` as it goes.
+@dataclass(frozen=True)
+class Sweep:
+    """Ways of inference over a data set, and the folder that keeps what was counted.
 
-    After every ``chunk`` of pictures the counts so far are put on the disk; a sweep that was
-    stopped goes on after the last chunk. ``shard`` is this process's number and how many there
-    are: each counts its own pictures.
+    The counts of each batch are one file, which appears whole or not at all. So a sweep can be
+    killed anywhere and goes on, and any number of processes can share the folder.
     """
-    rank, world = shard
-    places = range(rank, len(dataset), world)
-    path = directory / f"counts-{rank}-of-{world}.npz"
-    task = fingerprint(predictor, dataset, ways, criterion, chunk, shard)
-    done, totals, parts = _load(path, task, len(ways), len(dataset.class_set))
-    while done < len(places):
-        some = places[done : done + chunk]
-        tallies = evaluate(predictor, dataset, ways, some, criterion=criterion, seed=done)
-        totals = totals + np.stack([tally.confusion.counts for tally in tallies])
-        parts = np.concatenate([parts, np.stack([tally.pictures for tally in tallies])], 1)
-        done += len(some)
-        _save(path, task, done, totals, parts)
+
+    predictor: Predictor
+    dataset: Dataset
+    ways: Sequence[Inference]
+    directory: Path
+    criterion: str = "entropy"
+    indices: Sequence[int] | None = None
+
+    def run(
+        self, shard: tuple[int, int] = (0, 1), progress: Progress | None = None
+    ) -> list[Tally] | None:
+        """Count what is missing; what each way gets right, or None while others still count.
+
+        ``shard`` is this process's number and how many there are: each counts its own batches.
+        """
+        check_classes(self.predictor, self.dataset)
+        check_criterion(self.criterion)
+        self._claim()
+        groups = batches(self.predictor, self.dataset, self.ways[0], self.indices)
+        rank, world = shard
+        mine = range(rank, len(groups), world)
+        missing = [number for number in mine if not self._file(number).exists()]
+        total, done = len(mine), len(mine) - len(missing)
+        ahead = read_ahead(self.dataset, [groups[number] for number in missing])
+        for number, samples in zip(missing, ahead, strict=True):
+            if progress:
+                progress(done, total)
+            tallies = count_batch(
+                self.predictor, self.dataset, groups[number], samples, self.ways, self.criterion
+            )
+            self._save(number, np.stack([tally.pictures for tally in tallies]))
+            done += 1
         if progress:
-            progress(done, len(places))
-    return [Tally(Confusion(total), part) for total, part in zip(totals, parts, strict=True)]
+            progress(done, total)
+        if not all(self._file(number).exists() for number in range(len(groups))):
+            return None
+        places = np.array([place for group in groups for place in group], np.int64)
+        counts = np.concatenate([self._load(number) for number in range(len(groups))], 1)
+        return [Tally(places, part) for part in counts]
+
+    def _file(self, number: int) -> Path:
+        return self.directory / "counts" / f"batch-{number:05}.npz"
+
+    def _claim(self) -> None:
+        """Make the folder this sweep's own, or raise if it belongs to another one."""
+        path, task = self.directory / "counts" / "task", self.fingerprint()
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, task.encode())
+        elif path.read_text("utf-8") != task:
+            raise ValueError(
+                f'"{self.directory}" belongs to another sweep (other weights, data, criterion or '
+                f"configurations): name another directory"
+            )
+
+    def fingerprint(self) -> str:
+        """A text that changes with whatever changes the counts, so that old ones never mix in."""
+        weights = hashlib.blake2b(digest_size=16)
+        for name, tensor in sorted(self.predictor.network.state_dict().items()):
+            weights.update(name.encode())
+            weights.update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        said = [
+            weights.hexdigest(),
+            json.dumps(self.predictor.config.to_json(), sort_keys=True),
+            f"{self.dataset.name} {self.dataset.split} {len(self.dataset)}",
+            str(None if self.indices is None else list(self.indices)),
+            self.criterion,
+            *(str(replace(way, criterion=entropy)) for way in self.ways),
+        ]
+        return hashlib.blake2b("\n".join(said).encode(), digest_size=16).hexdigest()
+
+    def _save(self, number: int, counts: np.ndarray) -> None:
+        content = io.BytesIO()
+        np.savez_compressed(content, counts=counts.astype(np.int32))
+        replace_file(self._file(number), content.getvalue())
+
+    def _load(self, number: int) -> np.ndarray:
+        path = self._file(number)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                counts: np.ndarray = file["counts"].astype(np.int64)
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f'cannot read "{path}" ({error}): remove it, and the sweep counts it again'
+            ) from error
+        return counts
 
 
-def fingerprint(
+def describe(
     predictor: Predictor,
-    dataset: Dataset,
     ways: Sequence[Inference],
-    criterion: str,
-    chunk: int,
-    shard: tuple[int, int],
-) -> str:
-    """A text that changes with whatever changes the counts, so that old ones are not mixed in."""
-    weights = hashlib.blake2b(digest_size=8)
-    for name, tensor in sorted(predictor.network.state_dict().items()):
-        weights.update(name.encode())
-        weights.update(tensor.cpu().numpy().tobytes())
-    said = [
-        weights.hexdigest(),
-        json.dumps(predictor.config.to_json(), sort_keys=True),
-        f"{dataset.name} {dataset.split} {len(dataset)}",
-        criterion,
-        f"{chunk} {shard}",
-        *(f"{w.pause} {w.early_exit} {w.window} {w.stride} {w.short_side} {w.batch}" for w in ways),
-    ]
-    return hashlib.blake2b("\n".join(said).encode(), digest_size=16).hexdigest()
+    tallies: Sequence[Tally],
+    size: tuple[int, int],
+    criterion: str = "entropy",
+    table: CostTable | None = None,
+    data: str | None = None,
+) -> list[Measurement]:
+    """What was counted as measurements, with multiply-adds at a network input of ``size``.
 
-
-def _save(path: Path, task: str, done: int, totals: np.ndarray, parts: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = io.BytesIO()
-    np.savez(content, task=np.array(task), done=np.array(done), totals=totals, parts=parts)
-    replace_file(path, content.getvalue())
-
-
-def _load(path: Path, task: str, ways: int, classes: int) -> tuple[int, np.ndarray, np.ndarray]:
-    fresh = (
-        0,
-        np.zeros((ways, classes, classes), np.int64),
-        np.zeros((ways, 0, 3, classes), np.int64),
-    )
-    if not path.exists():
-        return fresh
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            if str(file["task"]) != task:
-                raise ValueError(
-                    f'"{path}" belongs to another sweep (other weights, data or configurations): '
-                    f"name another directory"
-                )
-            return int(file["done"]), file["totals"], file["parts"]
-    except (OSError, KeyError, zipfile.BadZipFile) as error:
-        raise ValueError(f'cannot read "{path}": {error}') from error
+    With a cost table also the predicted speed.
+    """
+    network = predictor.network
+    whole = network.multiply_adds(size)
+    found = []
+    for way, tally in zip(ways, tallies, strict=True):
+        low, high = tally.interval()
+        known: dict[str, Any] = {
+            "criterion": criterion,
+            "data": data,
+            "miou": tally.miou,
+            "miou_low": low,
+            "miou_high": high,
+            "pixel_accuracy": tally.pixel_accuracy,
+            "mean_accuracy": tally.mean_accuracy,
+            "pictures": len(tally.pictures),
+        }
+        early_exit = way.early_exit and bool(way.pause)
+        with suppress(ValueError):  # By threshold the cost depends on the picture.
+            macs = network.multiply_adds(size, way.pause, early_exit)
+            known |= {"gmacs": macs / 1e9, "mac_ratio": whole / macs}
+            if table:
+                found.append(table.predict(way.pause, early_exit, **known))
+                continue
+        found.append(Measurement(pause=way.pause, early_exit=early_exit, **known))
+    return found
 
 
 def search(

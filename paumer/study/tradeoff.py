@@ -1,8 +1,10 @@
 """What was measured of pause configurations, and what follows: skyline, spline table, choice."""
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Self
 
 from paumer.pause_config import PauseConfig
@@ -15,7 +17,8 @@ class Measurement:
     ``images_per_second`` and ``speed_up`` come from the fastest round, because noise only ever
     adds time; ``latency_ms`` is the median and ``latency_ms_p95`` the 95th percentile of a batch.
     ``mac_ratio`` is the speed-up that the multiply-adds alone promise. ``predicted`` says that the
-    speed was computed from a cost table, not timed.
+    speed was computed from a cost table, not timed. ``data`` names the data set and split of the
+    mIoU and its ``pictures``; ``where`` and ``when`` say on what the speed was measured.
     """
 
     pause: PauseConfig
@@ -34,6 +37,11 @@ class Measurement:
     miou_low: float | None = None
     miou_high: float | None = None
     pixel_accuracy: float | None = None
+    mean_accuracy: float | None = None
+    pictures: int | None = None
+    data: str | None = None
+    where: str | None = None
+    when: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The measurement as one flat JSON object, without what is not known."""
@@ -45,6 +53,17 @@ class Measurement:
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """The measurement written by ``to_json``."""
         return cls(**{**values, "pause": PauseConfig.parse(values["pause"])})
+
+
+def join(accuracy: Measurement, speed: Measurement) -> Measurement:
+    """One measurement of the accuracy of the first and the speed of the second."""
+    if accuracy.pause != speed.pause:
+        raise ValueError(f'"{accuracy.pause}" and "{speed.pause}" are not the same configuration')
+    names = {item.name for item in fields(Measurement)} - set(_ACCURACY) - {"criterion", "pause"}
+    return replace(accuracy, **{name: getattr(speed, name) for name in names})
+
+
+_ACCURACY = ("miou", "miou_low", "miou_high", "pixel_accuracy", "mean_accuracy", "pictures", "data")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +83,11 @@ class Budget:
         if len(given) != 1 or min(self.value(name) or 0 for name in given) <= 0:
             raise ValueError("give exactly one of latency_ms, speed_up and max_drop, above 0")
 
+    def __str__(self) -> str:
+        if self.latency_ms is not None:
+            return f"{self.latency_ms:g}ms"
+        return f"drop-{self.max_drop:g}" if self.max_drop is not None else f"{self.speed_up:g}x"
+
     def value(self, name: str) -> float | None:
         """The bound of that name."""
         bound: float | None = getattr(self, name)
@@ -76,6 +100,39 @@ class Budget:
         if self.latency_ms is not None:
             return item.latency_ms is not None and item.latency_ms <= self.latency_ms
         return item.speed_up is not None and item.speed_up >= (self.speed_up or 0)
+
+
+def read_measurements(path: Path) -> list[Measurement]:
+    """What a sweep wrote: its folder or a .jsonl file."""
+    file = path / "sweep.jsonl" if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(f'no measurements at "{file}": run paumer sweep first')
+    found = []
+    for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+        try:
+            found.append(Measurement.from_json(json.loads(line)))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f'cannot read line {number} of "{file}": {error}') from error
+    return found
+
+
+def average(runs: Sequence[Sequence[Measurement]]) -> list[Measurement]:
+    """The mean mIoU of several runs by configuration; speed is that of the first run.
+
+    Of several runs ``miou_low`` and ``miou_high`` are their lowest and highest. Only what all runs
+    measured counts.
+    """
+    if len(runs) == 1:
+        return list(runs[0])
+    others = [{(m.pause, m.early_exit): _miou(m) for m in run} for run in runs]
+    found = []
+    for item in runs[0]:
+        values = [other.get((item.pause, item.early_exit)) for other in others]
+        known = [value for value in values if value is not None]
+        if len(known) == len(runs):
+            mean = sum(known) / len(known)
+            found.append(replace(item, miou=mean, miou_low=min(known), miou_high=max(known)))
+    return found
 
 
 def skyline(measurements: Sequence[Measurement]) -> list[Measurement]:

@@ -1,13 +1,17 @@
 """How sure the auxiliary head is after each block, where it is right and where it is wrong."""
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from paumer.criteria import entropy, patch_labels
@@ -15,11 +19,12 @@ from paumer.data.datasets import Dataset
 from paumer.data.transforms import normalise
 from paumer.model.decoders import to_grid
 from paumer.model.segmenter import PausingSegmenter, pad_to_patches
-from paumer.predict import Inference, Predictor
-from paumer.study.accuracy import Confusion, Progress, enumerate_batches
+from paumer.predict import Predictor
+from paumer.study.accuracy import Confusion, Progress, check_classes, read_ahead
 from paumer.windows import blending, full_labels
 
 BINS = 60
+HEADS_FILE = "heads.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +77,21 @@ def block_logits(
         yield head(walk.tokens)[:, network.backbone.prefix :]
 
 
+def read_heads(run: Path, network: PausingSegmenter) -> list[nn.Module]:
+    """The heads, one for every block, of a run of ``paumer train --learn block-heads``."""
+    path = run / HEADS_FILE
+    if not path.is_file():
+        raise FileNotFoundError(
+            f'"{run}" has no {HEADS_FILE}: train one with paumer train --learn block-heads'
+        )
+    heads = nn.ModuleList(copy.deepcopy(network.aux_head) for _ in range(network.backbone.depth))
+    try:
+        heads.load_state_dict(load_file(path, device=str(next(network.parameters()).device)))
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise ValueError(f'the heads in "{path}" do not fit this model: {error}') from error
+    return list(heads)
+
+
 def study_blocks(
     predictor: Predictor,
     dataset: Dataset,
@@ -88,8 +108,8 @@ def study_blocks(
     depth = network.backbone.depth
     counts = EntropyCounts.empty(depth, classes)
     confusions = [Confusion.empty(classes) for _ in range(depth)]
-    for done, samples in enumerate_batches(predictor, dataset, indices, [Inference(batch=1)]):
-        (sample,) = samples
+    check_classes(predictor, dataset)
+    for done, (sample,) in enumerate(read_ahead(dataset, [[place] for place in indices])):
         pixels = predictor.scaled(sample.image)
         truth = patch_labels(
             torch.from_numpy(predictor.scaled_labels(sample.labels))[None],
@@ -140,4 +160,4 @@ def _pixel_labels(
         for side, cells, p, whole in zip(pixels.shape[1:], grid, patch, size, strict=True)
     )
     coarse = to_grid(logits[None], (grid[0], grid[1]))[0]
-    return full_labels(coarse, down, across).numpy()
+    return full_labels([(coarse, down, across)]).numpy()

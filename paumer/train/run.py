@@ -16,6 +16,7 @@ import torch
 import yaml
 from jaxtyping import Float
 from lightning.pytorch.loggers import TensorBoardLogger
+from safetensors.torch import save
 from torch import Tensor
 
 from paumer.data.datasets import Dataset, open_dataset
@@ -28,9 +29,11 @@ from paumer.model.weights import load_model, load_tensors
 from paumer.options import TrainOptions, parse_size, parse_span
 from paumer.pause_config import parse_pauses, parse_ranges
 from paumer.predict import Inference, Predictor
-from paumer.study.accuracy import Confusion, evaluate
+from paumer.study.accuracy import evaluate, union_share
 from paumer.study.figures import draw_training
+from paumer.study.sizes import mean_known
 from paumer.study.speed import machine
+from paumer.study.uncertainty import HEADS_FILE
 from paumer.train.checkpoint import load_checkpoint, save_checkpoint
 from paumer.train.feed import Crops, StepBatches, make_loader, mix, note_bad
 from paumer.train.metrics import MetricsFile
@@ -220,9 +223,9 @@ class Keeper(lightning.Callback):
         network.train()
         named = {}
         for pause, total in zip(pauses, totals, strict=True):
-            counts = torch.from_numpy(total.confusion.counts).to(task.device)
+            counts = torch.from_numpy(total.pictures.sum(0)).to(task.device)
             summed = trainer.strategy.reduce(counts, reduce_op="sum").cpu().numpy()
-            named[f"miou {pause}"] = Confusion(summed).miou
+            named[f"miou {pause}"] = float(mean_known(union_share(summed)))
         if not trainer.is_global_zero:
             return
         self.metrics.add(task.step, named)
@@ -238,7 +241,7 @@ class Keeper(lightning.Callback):
             task.network.save_pretrained(self.options.out / "model")
             if task.heads:
                 heads = {key: value.detach() for key, value in task.heads.state_dict().items()}
-                save_checkpoint(self.options.out / "heads", task.step, heads, keep=1)
+                replace_file(self.options.out / HEADS_FILE, save(heads))
 
     def _draw(self, predictor: Predictor) -> None:
         plots = self.options.out / "plots"

@@ -1,4 +1,5 @@
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -250,3 +251,35 @@ def test_torch_loads_it(tmp_path):
     assert isinstance(camvid, FolderDataset)
     loader = torch_data.DataLoader(camvid, batch_size=None, num_workers=0)
     assert [s.name for s in loader] == ["a", "b", "c"]
+
+
+class TestJoined:
+    def test_one_after_the_other(self):
+        both = open_dataset("scenes:2@64x48+scenes:3@32x24", "val")
+        assert isinstance(both, Dataset)
+        assert len(both) == len(list(both)) == 5
+        assert [sample.image.shape[1] for sample in both] == [64, 64, 32, 32, 32]
+        assert both.name == "scenes+scenes"
+        assert both.class_set == CAMVID
+        assert both.files(4) is None
+        assert available_splits("scenes:2+scenes:3") == ("train", "val", "test")
+        with pytest.raises(IndexError):
+            both[-1]
+
+    def test_files_are_found_and_classes_must_agree(self, tmp_path):
+        folder = tmp_path / "with+plus"
+        write(folder / "images/a.png", picture())
+        write(folder / "masks/a.png", ids(0, 1))
+        (folder / "data.yaml").write_text(
+            "val: {images: images, masks: masks}\nclasses: [sky, road]\n"
+        )
+        spec = str(folder / "data.yaml")
+        assert len(open_dataset(spec, "val")) == 1  # The + belongs to the folder's name.
+        own = shutil.copytree(folder, tmp_path / "own") / "data.yaml"
+        with pytest.raises(ValueError, match="cannot join scenes and .*: their classes differ"):
+            open_dataset(f"scenes:2+{own}", "val")
+
+    @pytest.mark.parametrize("spec", ["scenes:2+", "+scenes:2", "scenes:2++scenes:2"])
+    def test_nothing_cannot_be_joined(self, spec):
+        with pytest.raises(ValueError, match="joins nothing"):
+            open_dataset(spec)

@@ -1,16 +1,12 @@
-import weakref
-
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from paumer import Inference, PauseConfig, Predictor, build_model
-from paumer.data.datasets import Sample
+from paumer import Inference, PauseConfig
 from paumer.data.labels import ClassSet, distinct_colours
-from paumer.study.accuracy import Confusion, evaluate
+from paumer.study.accuracy import Confusion, Tally, evaluate
 
 labels = hnp.arrays(np.uint8, (6, 7), elements=st.integers(0, 3))
 truths = hnp.arrays(np.uint8, (6, 7), elements=st.sampled_from([0, 1, 2, 3, 255]))
@@ -47,54 +43,27 @@ def test_figures_equal_a_count_pixel_by_pixel(pairs):
     )
 
 
-class Pictures:
-    """A small data set in memory."""
-
-    name, split, problems = "pictures", "val", ()
-    class_set = ClassSet(("a", "b", "c"), distinct_colours(3))
-
-    def __init__(self, count=5):
-        dice = np.random.default_rng(0)
-        self.images = dice.integers(0, 256, (count, 32, 48, 3), np.uint8)
-        self.truths = dice.choice([0, 1, 2, 255], (count, 32, 48)).astype(np.uint8)
-        self.given = []
-
-    def __len__(self):
-        return len(self.images)
-
-    def __getitem__(self, index):
-        sample = Sample(str(index), self.images[index], self.truths[index])
-        self.given.append(weakref.ref(sample))
-        return sample
-
-    def files(self, index):
-        return None
-
-
-@pytest.fixture(scope="module")
-def predictor():
-    torch.manual_seed(0)
-    return Predictor(build_model("test_vit", "mask", 3, image_size=32))
-
-
 def ways(batch=2):
     return [
         Inference(pause=PauseConfig.parse(t), batch=batch) for t in ("none", "2:0.4", "2:0.4,4:0.5")
     ]
 
 
-def test_evaluation_counts_what_the_predictor_says(predictor):
-    data = Pictures()
+def test_evaluation_counts_what_the_predictor_says(predictor, pictures):
+    data = pictures()
     for way, tally in zip(ways(), evaluate(predictor, data, ways()), strict=True):
-        results = [predictor.predict_batch([image], way)[0].labels for image in data.images]
+        results = [result.labels for result in predictor.predict_batch(list(data.images), way)]
         expected = brute_force(zip(results, data.truths, strict=True), 3)
-        assert abs(tally.confusion.miou - expected[0]) < 0.005
+        assert np.allclose(
+            [tally.miou, tally.pixel_accuracy, tally.mean_accuracy], expected, atol=1e-6
+        )
+        assert tally.miou == tally.confusion.miou
         assert tally.pictures.shape == (5, 3, 3)
         assert np.array_equal(tally.pictures.sum(0)[0], np.diag(tally.confusion.counts))
 
 
-def test_any_split_of_the_data_gives_the_same_counts(predictor):
-    data = Pictures(6)
+def test_any_split_of_the_data_gives_the_same_counts(predictor, pictures):
+    data = pictures(6)
     whole = evaluate(predictor, data, ways())
     parts = [evaluate(predictor, data, ways(), indices) for indices in ([0, 1], [2, 3, 4, 5])]
     for number, tally in enumerate(whole):
@@ -102,8 +71,8 @@ def test_any_split_of_the_data_gives_the_same_counts(predictor):
         assert np.array_equal(tally.confusion.counts, summed.counts)
 
 
-def test_pictures_are_let_go_of(predictor):
-    data = Pictures(12)
+def test_pictures_are_let_go_of(predictor, pictures):
+    data = pictures(12)
     alive = []
 
     def progress(done, total):
@@ -114,27 +83,51 @@ def test_pictures_are_let_go_of(predictor):
 
 
 @pytest.mark.parametrize("criterion", ["entropy", "confidence", "margin", "random", "oracle"])
-def test_every_criterion_can_be_named(predictor, criterion):
-    (tally,) = evaluate(predictor, Pictures(2), ways()[1:2], criterion=criterion)
-    assert 0 <= tally.confusion.miou <= 1
-    (again,) = evaluate(predictor, Pictures(2), ways()[1:2], criterion=criterion)
+def test_every_criterion_can_be_named(predictor, pictures, criterion):
+    (tally,) = evaluate(predictor, pictures(2), ways()[1:2], criterion=criterion)
+    assert 0 <= tally.miou <= 1
+    (again,) = evaluate(predictor, pictures(2), ways()[1:2], criterion=criterion)
     assert np.array_equal(tally.confusion.counts, again.confusion.counts)
 
 
-def test_unknown_criteria_and_other_classes_are_refused(predictor):
+def test_unknown_criteria_and_other_classes_are_refused(predictor, pictures):
     with pytest.raises(ValueError, match="choose one of entropy"):
-        evaluate(predictor, Pictures(1), ways(), criterion="luck")
-    data = Pictures(1)
+        evaluate(predictor, pictures(1), ways(), criterion="luck")
+    data = pictures(1)
     data.class_set = ClassSet(("a", "b"), distinct_colours(2))
     with pytest.raises(ValueError, match="3 classes and pictures has 2"):
         evaluate(predictor, data, ways())
 
 
-def test_the_interval_holds_the_estimate_and_narrows_with_pictures(predictor):
-    (tally,) = evaluate(predictor, Pictures(8), ways()[:1])
+def test_the_interval_holds_the_estimate_and_narrows_with_pictures(predictor, pictures):
+    (tally,) = evaluate(predictor, pictures(8), ways()[:1])
     low, high = tally.interval()
-    assert low < tally.confusion.miou < high
-    many = type(tally)(tally.confusion, np.tile(tally.pictures, (20, 1, 1)))
+    assert low < tally.miou < high
+    many = Tally(np.arange(160), np.tile(tally.pictures, (20, 1, 1)))
     narrow = many.interval()
     assert narrow[1] - narrow[0] < (high - low) / 2
     assert np.array_equal(tally.resampled(seed=1), tally.resampled(seed=1))
+
+
+@pytest.mark.parametrize("criterion", ["entropy", "random"])
+def test_any_number_of_processes_gives_the_same_tally(predictor, pictures, criterion):
+    data = pictures(7)
+    whole = evaluate(predictor, data, ways(), criterion=criterion)
+    parts = [
+        evaluate(predictor, data, ways(), criterion=criterion, shard=(rank, 3)) for rank in range(3)
+    ]
+    for tally, *others in zip(whole, *parts, strict=True):
+        summed = others[2] + others[0] + others[1]
+        assert summed.places.tolist() == list(range(7))
+        assert np.array_equal(summed.pictures, tally.pictures)
+        assert np.array_equal(summed.confusion.counts, tally.confusion.counts)
+
+
+def test_a_tally_says_what_people_report(predictor, pictures):
+    (tally,) = evaluate(predictor, pictures(3), ways()[:1], by_size=True)
+    values = tally.to_json("abc")
+    assert values["miou"] == tally.miou
+    assert values["miou_low"] <= values["miou"] <= values["miou_high"]
+    assert list(values["iou"]) == ["a", "b", "c"]
+    assert list(values["iou_by_size"]) == list(values["miou_by_size"])
+    assert values["pictures"] == 3

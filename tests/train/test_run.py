@@ -195,7 +195,7 @@ def test_heads_learn_on_a_frozen_segmenter(tiny, whole, tmp_path, learn):
     before, after = tensors(whole), tensors(run.train(options))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == ({"aux_head.weight", "aux_head.bias"} if learn == "aux" else set())
-    assert (tmp_path / learn / "heads").exists() == (learn == "block-heads")
+    assert (tmp_path / learn / "heads.safetensors").exists() == (learn == "block-heads")
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -1,0 +1,80 @@
+"""What a sweep costs against evaluating its configurations one by one, interleaved.
+
+python benchmarks/sweep_cost.py --grid paper
+python benchmarks/sweep_cost.py --grid one
+python benchmarks/sweep_cost.py --grid two    (a random third of the pairs of blocks)
+"""
+
+import argparse
+import random
+import time
+
+import numpy as np
+import torch
+import torch.utils.flop_counter
+
+from paumer import Inference, Predictor, build_model
+from paumer.data.datasets import Sample
+from paumer.data.labels import ClassSet, distinct_colours
+from paumer.study.accuracy import count_batch
+from paumer.study.grids import grid
+
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("--grid", choices=["paper", "one", "two"], default="paper")
+parser.add_argument("--pictures", type=int, default=10)
+parser.add_argument("--size", type=int, default=512)
+parser.add_argument("--threads", type=int, default=1)
+arguments = parser.parse_args()
+
+torch.set_num_threads(arguments.threads)
+torch.manual_seed(0)
+dice = random.Random(0)
+network = build_model("vit_tiny_patch16_384", "mask", 19, image_size=arguments.size)
+predictor = Predictor(network)
+pauses = grid([arguments.grid], network.backbone.depth)
+if arguments.grid == "two":
+    pairs = sorted({pause.blocks for pause in pauses if pause})
+    chosen = set(dice.sample(pairs, len(pairs) // 3))
+    pauses = [pause for pause in pauses if pause.blocks in chosen]
+ways = [Inference(pause=pause, batch=1) for pause in pauses]
+
+
+class Noise:
+    """A data set of noise."""
+
+    name, split, problems = "noise", "val", ()
+    class_set = ClassSet(tuple(map(str, range(19))), distinct_colours(19))
+
+
+size = (arguments.size, arguments.size)
+together = alone = 0.0
+for number in range(arguments.pictures):
+    noise = np.random.default_rng(number)
+    image = noise.integers(0, 256, (*size, 3), np.uint8)
+    samples = [Sample(str(number), image, noise.integers(0, 19, size).astype(np.uint8))]
+    begin = time.perf_counter()
+    shared = count_batch(predictor, Noise(), [number], samples, ways)
+    middle = time.perf_counter()
+    single = [count_batch(predictor, Noise(), [number], samples, [way])[0] for way in ways]
+    end = time.perf_counter()
+    together, alone = together + middle - begin, alone + end - middle
+    same = all(
+        np.array_equal(a.confusion.counts, b.confusion.counts)
+        for a, b in zip(shared, single, strict=True)
+    )
+    print(
+        f"picture {number + 1}: {together:.1f} of {alone:.1f} s, {together / alone:.3f}; "
+        f"{'identical' if same else 'DIFFERENT'}",
+        flush=True,
+    )
+
+whole = sum(network.multiply_adds(size, pause) for pause in pauses)
+with torch.utils.flop_counter.FlopCounterMode(display=False) as counter, torch.inference_mode():
+    images = torch.randn(1, 3, *size)
+    for _ in network.forward_many(images, [(pause, False) for pause in pauses]):
+        pass
+print(
+    f"{arguments.grid}: {len(ways)} configurations, {arguments.pictures} pictures: "
+    f"{together / alone:.3f} of the time of one by one, "
+    f"{counter.get_total_flops() / 2 / whole:.3f} of the multiply-adds"
+)

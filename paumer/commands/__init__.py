@@ -1,0 +1,1 @@
+"""THE COMMANDS: options in, one public call, a printed result."""

@@ -1,0 +1,341 @@
+"""`paumer evaluate`, `sweep` and `tune`: measure configurations and choose one."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from paumer.commands.console import (
+    at_least_one,
+    console,
+    named_progress,
+    new_table,
+    pick_device,
+    progress_bar,
+    say,
+    write_csv,
+    write_json,
+    write_jsonl,
+)
+from paumer.options import EvaluateOptions, SweepOptions, TuneOptions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from paumer.data.datasets import Dataset
+    from paumer.predict import Inference, Predictor
+    from paumer.study.accuracy import Tally
+    from paumer.study.tradeoff import Measurement
+
+
+def evaluate(options: EvaluateOptions) -> None:
+    """Count what a model gets right on a data set, for one or many configurations.
+
+    Started by torchrun, every process counts its share.
+    """
+    from paumer.study.accuracy import check_criterion
+    from paumer.study.accuracy import evaluate as count
+
+    for criterion in options.criterion:
+        check_criterion(criterion)
+    predictor, dataset, places = _open(options)
+    ways = _ways(predictor, options)
+    found: list[tuple[str, Inference, Tally]] = []
+    with _processes() as (shard, gather):
+        for criterion in options.criterion:
+            with progress_bar(f"counting, {criterion}") as update:
+                tallies = count(
+                    predictor,
+                    dataset,
+                    ways,
+                    places,
+                    update,
+                    criterion,
+                    shard=shard,
+                    by_size=options.by_size,
+                )
+            tallies = gather(tallies)
+            found += [(criterion, w, t) for w, t in zip(ways, tallies, strict=True)]
+        if shard[0]:
+            return
+    names = predictor.classes.names
+    rows = [
+        {
+            "pause": str(way.pause),
+            "criterion": criterion,
+            "early_exit": way.early_exit,
+            "data": f"{dataset.name} {dataset.split}",
+            **tally.to_json(names),
+        }
+        for criterion, way, tally in found
+    ]
+    _print_accuracy(rows)
+    values: dict[str, Any] = {"model": options.model, "evaluations": rows}
+    if options.blocks:
+        values["blocks"] = _blocks(predictor, dataset, places)
+    if options.json:
+        for row, (_, _, tally) in zip(rows, found, strict=True):
+            row["confusion"] = tally.confusion.counts.tolist() if tally.confusion else None
+        write_json(options.json, values)
+    if options.csv:
+        write_csv(options.csv, [_flat(row) for row in rows])
+    _say_written(options.json, options.csv)
+
+
+def sweep(options: SweepOptions) -> None:
+    """Evaluate a whole grid of configurations; what they share is computed once.
+
+    Can be stopped at any time and goes on when started again. Started by torchrun, or several
+    times with the same folder, every process counts its share.
+    """
+    from paumer.study.grids import grid
+    from paumer.study.speed import SpeedSettings, measure_speed
+    from paumer.study.sweep import Sweep, describe
+    from paumer.study.tradeoff import join
+
+    predictor, dataset, places = _open(options)
+    depth = predictor.network.backbone.depth
+    pauses = grid(options.grid, depth)
+    for pause in pauses:
+        pause.check(depth, options.early_exit)
+    ways = [_way(pause, options.early_exit, options.batch) for pause in pauses]
+    task = Sweep(predictor, dataset, ways, options.out, options.criterion, places)
+    shard = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    with progress_bar(f"{len(ways)} configurations") as update:
+        tallies = task.run(shard, update)
+    if tallies is None:
+        say(f"process {shard[0]} is done; the last one to finish writes the results")
+        return
+    images = _timed_input(predictor, dataset, options.speed_batch)
+    size = (images.shape[2], images.shape[3])
+    settings = SpeedSettings(threads=options.threads)
+    table = None
+    if options.speed == "predict":
+        table = _cost_table(predictor, images, settings)
+    name = f"{dataset.name} {dataset.split}"
+    found = describe(predictor, ways, tallies, size, options.criterion, table, name)
+    if options.speed == "measure":
+        settings = replace(settings, early_exit=options.early_exit)
+        with progress_bar("timing") as update:
+            report = measure_speed(predictor.network, images, pauses, settings, update)
+        found = [join(a, s) for a, s in zip(found, report.measurements, strict=True)]
+    rows = [item.to_json() for item in found]
+    write_jsonl(options.out / "sweep.jsonl", rows)
+    write_csv(options.out / "sweep.csv", rows)
+    _print_measurements(found)
+    _say_written(options.out / "sweep.jsonl", options.out / "sweep.csv")
+
+
+def tune(options: TuneOptions) -> None:
+    """Find the best configuration for a budget and keep it as an operating point of the model."""
+    from pathlib import Path
+
+    from paumer.model.weights import find_model
+    from paumer.predict import write_points
+    from paumer.study.speed import SpeedSettings
+    from paumer.study.tradeoff import Budget
+    from paumer.study.tuning import TuneSettings
+    from paumer.study.tuning import tune as find
+
+    budget = Budget(
+        latency_ms=options.latency_ms, speed_up=options.speed_up, max_drop=options.max_drop
+    )
+    settings = TuneSettings(
+        procedure=options.procedure,
+        early_exit=options.early_exit,
+        most=options.most,
+        speed=SpeedSettings(threads=options.threads, rounds=options.rounds),
+    )
+    if not Path(options.model).is_dir():
+        raise ValueError(
+            f'"{options.model}" is no folder: operating points are written into the model, '
+            f"so save it to disk first"
+        )
+    directory = find_model(options.model)
+    predictor, dataset, places = _open(options)
+    images = _timed_input(predictor, dataset, options.batch)
+    out = options.out or directory / "tune" / str(budget)
+    with named_progress() as update:
+        result = find(predictor, dataset, budget, out, images, settings, places, update)
+    rows = [item.to_json() for item in result.evaluated]
+    write_jsonl(out / "evaluated.jsonl", rows)
+    points = dict(result.points)
+    if result.met:
+        points[options.name or str(budget)] = result.choice
+    write_points(directory, points)
+    _print_measurements([*points.values()], names=list(points))
+    say(f"wrote {len(points)} operating points to {directory}")
+    if not result.met:
+        say(f"nothing meets {budget}; the nearest is {result.choice.pause}:")
+        _print_measurements([result.choice])
+        sys.exit(1)
+
+
+def _open(
+    options: EvaluateOptions | SweepOptions | TuneOptions,
+) -> "tuple[Predictor, Dataset, list[int]]":
+    """The model, the data, and which pictures count."""
+    import numpy as np
+    import torch
+
+    from paumer.data.datasets import open_dataset
+    from paumer.predict import load
+
+    if options.threads:
+        torch.set_num_threads(at_least_one(options.threads, "threads"))
+    dataset = open_dataset(options.data, options.split)
+    predictor = load(options.model, pick_device(options.device))
+    count = min(len(dataset), at_least_one(options.pictures or len(dataset), "pictures"))
+    places = np.linspace(0, len(dataset) - 1, count).round().astype(int).tolist()
+    return predictor, dataset, places
+
+
+def _ways(predictor: "Predictor", options: EvaluateOptions) -> "list[Inference]":
+    """How to run each configuration asked for; an operating point brings its early exit."""
+    from paumer.pause_config import parse_pauses
+
+    names = ("window", "stride", "short_side", "batch", "scales", "flip")
+    how = {name: getattr(options, name) for name in names}
+    found = []
+    for text in options.pause:
+        if text in predictor.points:
+            found.append(predictor.way(text, **how))
+            continue
+        for pause in parse_pauses([text]):
+            pause.check(predictor.network.backbone.depth, options.early_exit)
+            early_exit = options.early_exit and bool(pause)
+            found.append(predictor.way(pause, early_exit=early_exit, **how))
+    return list(dict.fromkeys(found))
+
+
+def _way(pause: Any, early_exit: bool, batch: int) -> "Inference":
+    from paumer.predict import Inference
+
+    return Inference(pause=pause, early_exit=early_exit and bool(pause), batch=batch)
+
+
+@contextmanager
+def _processes() -> Iterator[tuple[tuple[int, int], Any]]:
+    """This process's number and how many there are, and how to add up what they counted."""
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    if world == 1:
+        yield (0, 1), lambda tallies: tallies
+        return
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+
+    def gather(tallies: "Sequence[Tally]") -> "list[Tally]":
+        parts: list[Any] = [None] * world
+        dist.all_gather_object(parts, list(tallies))
+        return [sum(same[1:], same[0]) for same in zip(*parts, strict=True)]
+
+    try:
+        yield (dist.get_rank(), world), gather
+    finally:
+        dist.destroy_process_group()
+
+
+def _timed_input(predictor: "Predictor", dataset: "Dataset", batch: int) -> "Tensor":
+    """One batch as the network sees it, padded to whole patches."""
+    from paumer.model.segmenter import pad_to_patches
+
+    image = predictor.network_input(dataset[0].image)
+    image = pad_to_patches(image, predictor.network.backbone.patch)
+    return image.repeat(at_least_one(batch, "batch"), 1, 1, 1)
+
+
+def _cost_table(predictor: "Predictor", images: "Tensor", settings: Any) -> Any:
+    from paumer.study.cost import cached_cost
+
+    with progress_bar("timing parts") as update:
+        return cached_cost(predictor.network, images, settings, progress=update)
+
+
+def _blocks(
+    predictor: "Predictor", dataset: "Dataset", places: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Accuracy and mIoU of the auxiliary head after every block, printed too."""
+    from paumer.study.uncertainty import study_blocks
+
+    with progress_bar("auxiliary head") as update:
+        _, confusions = study_blocks(predictor, dataset, places, progress=update)
+    rows = [
+        {"block": number, "miou": one.miou, "pixel_accuracy": one.pixel_accuracy}
+        for number, one in enumerate(confusions, 1)
+    ]
+    table = new_table("auxiliary head after block", "mIoU", "pixel accuracy")
+    for row in rows:
+        table.add_row(
+            str(row["block"]), f"{100 * row['miou']:.2f}", f"{100 * row['pixel_accuracy']:.2f}"
+        )
+    console.print(table)
+    return rows
+
+
+def _print_accuracy(rows: Sequence[dict[str, Any]]) -> None:
+    sizes = list(rows[0].get("miou_by_size", ()))
+    table = new_table(
+        "pause", "criterion", "exit", "mIoU", "95% interval", "pixels", "classes", *sizes
+    )
+    for row in rows:
+        table.add_row(
+            row["pause"],
+            row["criterion"],
+            "early" if row["early_exit"] else "",
+            _percent(row["miou"]),
+            f"{_percent(row['miou_low'])} to {_percent(row['miou_high'])}",
+            _percent(row["pixel_accuracy"]),
+            _percent(row["mean_accuracy"]),
+            *(_percent(row["miou_by_size"][size]) for size in sizes),
+        )
+    say(f"{rows[0]['data']}, {rows[0]['pictures']} pictures; accuracy over pixels and classes, %")
+    console.print(table)
+    several = rows[:8]
+    classes = new_table("IoU, %", *(row["pause"] for row in several))
+    for name in rows[0]["iou"]:
+        classes.add_row(name, *(_percent(row["iou"][name]) for row in several))
+    console.print(classes)
+
+
+def _print_measurements(found: "Sequence[Measurement]", names: Sequence[str] = ()) -> None:
+    """The skyline of what was found, or all of it when it has names."""
+    from paumer.study.tradeoff import skyline
+
+    shown = list(found)
+    if not names and len(found) > 20 and all(item.images_per_second for item in found):
+        shown = skyline(found)
+        say(f"the skyline of {len(found)} configurations:")
+    table = new_table(
+        *(["point"] * bool(names)), "pause", "mIoU", "speed-up", "images/s", "multiply-adds"
+    )
+    for number, item in enumerate(shown):
+        predicted = "~" * item.predicted
+        table.add_row(
+            *([names[number]] if names else []),
+            f"{item.pause}{' early exit' * item.early_exit}",
+            _percent(item.miou),
+            f"{predicted}{item.speed_up:.2f}x" if item.speed_up else "",
+            f"{predicted}{item.images_per_second:.2f}" if item.images_per_second else "",
+            f"{item.mac_ratio:.2f}x" if item.mac_ratio else "",
+        )
+    console.print(table)
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.2f}"
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with one column for each class and size."""
+    flat = {key: value for key, value in row.items() if not isinstance(value, dict | list)}
+    flat |= {f"iou {name}": value for name, value in row["iou"].items()}
+    return flat | {f"miou {size}": value for size, value in row.get("miou_by_size", {}).items()}
+
+
+def _say_written(*paths: Any) -> None:
+    for path in paths:
+        if path:
+            say(f"wrote {path}")

@@ -1,0 +1,108 @@
+"""IoU by object size: small regions are where pausing can hurt."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, Integer
+
+SIZES = ("small", "medium", "large")
+EDGES = (0.001, 0.01)
+"""Small regions cover less than a thousandth of the picture, large ones at least a hundredth."""
+
+
+@dataclass(frozen=True, eq=False)
+class SizeCounts:
+    """Pixels that are right, wrongly labelled so, and missed, by region size and class; they add.
+
+    Regions are connected pixels of one class, also over corners. Right and missed pixels count by
+    the size of the true region they lie in, wrongly labelled ones by that of the predicted region.
+    """
+
+    counts: Int[np.ndarray, "3 3 classes"]
+
+    @classmethod
+    def of(
+        cls,
+        labels: Integer[np.ndarray, "h w"],
+        truth: Integer[np.ndarray, "h w"],
+        classes: int,
+        ignore: int = 255,
+    ) -> Self:
+        """The counts of one picture; pixels whose true label is ``ignore`` do not count."""
+        known, right = truth != ignore, labels == truth
+        true_sizes, label_sizes = region_sizes(truth, classes), region_sizes(labels, classes)
+        return cls(
+            np.stack(
+                [
+                    _count(true_sizes, truth, right & known, classes),
+                    _count(label_sizes, labels, ~right & known, classes),
+                    _count(true_sizes, truth, ~right & known, classes),
+                ],
+                axis=1,
+            )
+        )
+
+    @classmethod
+    def empty(cls, classes: int) -> Self:
+        """The counts of no picture."""
+        return cls(np.zeros((3, 3, classes), np.int64))
+
+    def __add__(self, other: "SizeCounts") -> "SizeCounts":
+        return SizeCounts(self.counts + other.counts)
+
+    @property
+    def iou(self) -> Float[np.ndarray, "3 classes"]:
+        """IoU of each size and class; NaN where there is no such region."""
+        return ratio(self.counts[:, 0], self.counts.sum(1))
+
+    @property
+    def miou(self) -> Float[np.ndarray, " 3"]:
+        """The mean IoU of each size over the classes that have regions of it."""
+        return mean_known(self.iou)
+
+
+def region_sizes(labels: Integer[np.ndarray, "h w"], classes: int) -> Int[np.ndarray, "h w"]:
+    """For each pixel the size of its region: 0 small, 1 medium, 2 large."""
+    try:
+        from scipy import ndimage
+    except ImportError as error:
+        raise ImportError(
+            "IoU by object size needs scipy: pip install 'paumer[figures]'"
+        ) from error
+    sizes = np.zeros(labels.shape, np.int64)
+    around = np.ones((3, 3), bool)
+    edges = [edge * labels.size for edge in EDGES]
+    for label in np.unique(labels):
+        if label < classes:
+            regions, _ = ndimage.label(labels == label, around)
+            bins = np.searchsorted(edges, np.bincount(regions.ravel()), side="right")
+            here = regions > 0
+            sizes[here] = bins[regions[here]]
+    return sizes
+
+
+def _count(
+    sizes: Int[np.ndarray, "h w"],
+    labels: Integer[np.ndarray, "h w"],
+    where: Bool[np.ndarray, "h w"],
+    classes: int,
+) -> Int[np.ndarray, "3 classes"]:
+    flat = sizes[where] * classes + labels[where]
+    return np.bincount(flat, minlength=3 * classes).reshape(3, classes)
+
+
+def ratio(
+    part: Integer[np.ndarray, "*s"], whole: Integer[np.ndarray, "*s"]
+) -> Float[np.ndarray, "*s"]:
+    """``part / whole``, and NaN where there is no whole."""
+    result = np.full(part.shape, np.nan)
+    np.divide(part, whole, out=result, where=whole > 0)
+    return result
+
+
+def mean_known(values: Float[np.ndarray, "*s n"]) -> Float[np.ndarray, "*s"]:
+    """The mean over the last axis of what is not NaN; NaN where nothing is known."""
+    known = ~np.isnan(values)
+    total = np.where(known, values, 0).sum(-1)
+    return np.where(known.any(-1), total / np.maximum(1, known.sum(-1)), np.nan)

@@ -1,0 +1,167 @@
+"""A budget in, a pause configuration out: the paper's two procedures (section 4)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor
+
+from paumer.data.datasets import Dataset
+from paumer.pause_config import PAPER_CONFIGS, PauseConfig
+from paumer.predict import Inference, Predictor
+from paumer.study.cost import CostTable, cached_cost
+from paumer.study.grids import NO_PAUSE, one, spaced, two
+from paumer.study.speed import SpeedSettings, measure_speed
+from paumer.study.sweep import Sweep, describe, search
+from paumer.study.tradeoff import Budget, Measurement, choose, join, skyline
+
+NAMED: Mapping[str, Budget] = {
+    "accurate": Budget(max_drop=0.3),
+    "balanced": Budget(max_drop=1.0),
+    "fast": Budget(max_drop=3.0),
+}
+"""Operating points that every tuned model gets: the fastest that lose at most so many points."""
+
+Say = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneSettings:
+    """How a configuration is searched for.
+
+    ``procedure`` is the paper's first (``filter``: time many, evaluate those that are fast enough)
+    or second (``layers``: one block after the other, until another pause no longer helps); None
+    takes the first for a budget of time and the second for one of accuracy. ``most`` is how many
+    the first one evaluates, ``finalists`` how many are timed for real at the end.
+    """
+
+    procedure: Literal["filter", "layers"] | None = None
+    early_exit: bool = False
+    most: int = 60
+    finalists: int = 6
+    batch: int = 8
+    speed: SpeedSettings = field(default_factory=SpeedSettings)
+
+    def __post_init__(self) -> None:
+        for name in ("most", "finalists", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: give at least 1")
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The choice, whether it keeps within the budget, named points, and all that was evaluated.
+
+    ``choice`` and ``points`` were timed for real in one run; ``evaluated`` has predicted speeds.
+    """
+
+    choice: Measurement
+    met: bool
+    points: dict[str, Measurement]
+    evaluated: tuple[Measurement, ...]
+
+
+def tune(
+    predictor: Predictor,
+    dataset: Dataset,
+    budget: Budget,
+    directory: Path,
+    images: Float[Tensor, "b 3 h w"],
+    settings: TuneSettings | None = None,
+    indices: Sequence[int] | None = None,
+    say: Say = lambda *_: None,
+) -> Tuned:
+    """The best configuration for a budget, on this machine and data.
+
+    ``images`` is one batch as the network sees it: what is timed. What was counted is kept in
+    ``directory`` and not counted again.
+    """
+    settings = settings or TuneSettings()
+    table = cached_cost(
+        predictor.network, images, settings.speed, progress=lambda *done: say("timing parts", *done)
+    )
+    size = (images.shape[2], images.shape[3])
+    rounds = 0
+
+    def evaluate(pauses: Sequence[PauseConfig]) -> list[Measurement]:
+        nonlocal rounds
+        rounds += 1
+        ways = [
+            Inference(
+                pause=pause, early_exit=settings.early_exit and bool(pause), batch=settings.batch
+            )
+            for pause in pauses
+        ]
+        sweep = Sweep(predictor, dataset, ways, directory / f"round-{rounds}", indices=indices)
+        tallies = sweep.run(progress=lambda *done: say(f"evaluating {len(ways)}", *done))
+        assert tallies is not None
+        data = f"{dataset.name} {dataset.split}"
+        return describe(predictor, ways, tallies, size, table=table, data=data)
+
+    depth = predictor.network.backbone.depth
+    found = evaluate([NO_PAUSE, *PAPER_CONFIGS])
+    procedure = settings.procedure or ("layers" if budget.max_drop is not None else "filter")
+    if procedure == "layers":
+        found += search(evaluate, lambda all_: choose(all_, budget)[0], depth, spaced(9))
+    else:
+        found += evaluate(fast_enough(table, budget, depth, settings))
+    found = list({item.pause: item for item in found}.values())
+    return _finish(predictor, budget, found, images, settings, say)
+
+
+def fast_enough(
+    table: CostTable, budget: Budget, depth: int, settings: TuneSettings, margin: float = 1.02
+) -> list[PauseConfig]:
+    """Of all single pauses and pairs, those that meet a budget of time, the slowest first.
+
+    The slowest pause least, so they lose least. A budget of accuracy filters nothing. Predictions
+    are not exact: ``margin`` asks for a little more.
+    """
+    grid = [*PAPER_CONFIGS, *one(depth), *two(depth, 1, depth - 1)]
+    items = [table.predict(pause, settings.early_exit) for pause in dict.fromkeys(grid)]
+    items.sort(key=lambda item: item.images_per_second or 0.0)
+    if budget.latency_ms is not None:
+        strict = Budget(latency_ms=budget.latency_ms / margin)
+    elif budget.speed_up is not None:
+        strict = Budget(speed_up=budget.speed_up * margin)
+    else:
+        return [item.pause for item in items[:: max(1, len(items) // settings.most)]]
+    base = table.predict(NO_PAUSE)
+    within = [item.pause for item in items if strict.meets(item, base)]
+    # Nothing is fast enough: the fastest show how near it gets.
+    return within[: settings.most] or [item.pause for item in items[-settings.most :]]
+
+
+def _finish(
+    predictor: Predictor,
+    budget: Budget,
+    found: Sequence[Measurement],
+    images: Float[Tensor, "b 3 h w"],
+    settings: TuneSettings,
+    say: Say,
+) -> Tuned:
+    """Time the finalists for real, and choose among them."""
+    finalists = [found[0]] + [choose(found, named)[0] for named in NAMED.values()]
+    rest = list(found)
+    while rest and len(finalists) < settings.finalists + len(NAMED) + 1:
+        best, met = choose([found[0], *rest], budget)
+        finalists.append(best)
+        rest = [item for item in rest if item.pause != best.pause]
+        if not met and budget.max_drop is not None:
+            break
+    finalists += skyline(found)[-1:]
+    unique = {item.pause: item for item in finalists}
+    speeds = measure_speed(
+        predictor.network,
+        images,
+        list(unique),
+        replace(settings.speed, early_exit=settings.early_exit),
+        lambda *done: say("timing finalists", *done),
+    )
+    timed = [join(unique[speed.pause], speed) for speed in speeds.measurements]
+    choice, met = choose(timed, budget)
+    points = {name: choose(timed, named)[0] for name, named in NAMED.items()}
+    return Tuned(choice, met, points, tuple(found))

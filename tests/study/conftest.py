@@ -1,0 +1,46 @@
+import weakref
+
+import numpy as np
+import pytest
+import torch
+
+from paumer import Predictor, build_model
+from paumer.data.datasets import Sample
+from paumer.data.labels import ClassSet, distinct_colours
+
+
+class Pictures:
+    """A small data set in memory."""
+
+    name, split, problems = "pictures", "val", ()
+    class_set = ClassSet(("a", "b", "c"), distinct_colours(3))
+
+    def __init__(self, count=5):
+        dice = np.random.default_rng(0)
+        self.images = dice.integers(0, 256, (count, 32, 48, 3), np.uint8)
+        self.truths = dice.choice([0, 1, 2, 255], (count, 32, 48)).astype(np.uint8)
+        self.given = []
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        sample = Sample(str(index), self.images[index], self.truths[index])
+        self.given.append(weakref.ref(sample))
+        return sample
+
+    def files(self, index):
+        return None
+
+
+@pytest.fixture(scope="session")
+def pictures():
+    """A function that gives a small data set of so many pictures."""
+    return Pictures
+
+
+@pytest.fixture(scope="session")
+def predictor(lively):
+    """A predictor of three classes whose answers depend on the picture."""
+    torch.manual_seed(0)
+    return Predictor(lively(build_model("test_vit", "mask", 3, image_size=32)))

@@ -1,0 +1,102 @@
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from paumer import PAPER_CONFIGS, PauseConfig
+from paumer.study.grids import count, one, two
+from paumer.study.illustration import illustrate
+from paumer.study.paper_figures import (
+    draw_block_counts,
+    draw_class_entropies,
+    draw_comparison,
+    draw_entropies,
+    draw_method,
+    draw_one_pause,
+    draw_tradeoff,
+    draw_two_pauses,
+)
+from paumer.study.tradeoff import Measurement
+from paumer.study.uncertainty import BINS, EntropyCounts
+
+
+def imagined(pauses, bias=0.0):
+    """Measurements in which pausing is faster and worse."""
+    found = []
+    for pause in [PauseConfig(), *pauses]:
+        work = sum(share * (12 - block) for block, share in pause.stages)
+        miou = 0.7 - (work / 40) ** 2 - bias * work
+        found.append(Measurement(pause=pause, images_per_second=10 + work, miou=miou))
+    return found
+
+
+def entropies():
+    counts = np.random.default_rng(0).integers(0, 50, (12, 4, 2, BINS))
+    return EntropyCounts(counts)
+
+
+def words(path):
+    """All text of an SVG that keeps text as text, or the number of its paths."""
+    return len(list(ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}path")))
+
+
+DRAWINGS = {
+    "tradeoff": lambda path: draw_tradeoff(
+        {"entropy": imagined(PAPER_CONFIGS), "random": imagined(PAPER_CONFIGS, 0.01)},
+        path,
+        "a title",
+        imagined([])[0],
+    ),
+    "skylines": lambda path: draw_tradeoff(
+        {"entropy": imagined(PAPER_CONFIGS)}, path, only_skyline=True
+    ),
+    "comparison": lambda path: draw_comparison(
+        [
+            {"family": "A", "miou": "40.1", "images_per_second": "12"},
+            {"family": "B", "miou": "50", "images_per_second": "120"},
+        ],
+        {"ours": imagined(PAPER_CONFIGS)},
+        path,
+        "a title",
+    ),
+    "entropies": lambda path: draw_entropies(entropies(), path),
+    "classes": lambda path: draw_class_entropies(entropies(), "abcd", path),
+    "blocks": lambda path: draw_block_counts(
+        {k: [m.images_per_second for m in imagined(count(5, most=k))] for k in (1, 2, 3)},
+        {"3, 5, 7": [(1, 12.0), (2, 13.0), (3, 14.0)]},
+        10.0,
+        path,
+        "a title",
+    ),
+    "one": lambda path: draw_one_pause(imagined(one(12)), path),
+    "two": lambda path: draw_two_pauses(imagined(two(12, 3, 5)), path),
+}
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_each_figure_is_drawn_as_picture_and_as_vectors(name, tmp_path):
+    DRAWINGS[name](tmp_path / name)
+    with Image.open(tmp_path / f"{name}.png") as picture:
+        colours = picture.convert("RGB").getcolors(1 << 24)
+        assert min(picture.size) > 300
+    assert len(colours) > 20
+    assert words(tmp_path / f"{name}.svg") > 20
+
+
+def test_the_illustration_tells_the_story(predictor, tmp_path):
+    image = np.random.default_rng(0).integers(0, 255, (64, 96, 3), np.uint8)
+    panels = illustrate(predictor, image, PauseConfig.parse("2:0.25,4:0.5"))
+    titles = [panel.title for panel in panels]
+    assert titles[:2] == ["picture", "entropy after block 2"]
+    assert titles[2] == "paused so far: 25%"
+    assert titles[4] == "paused so far: 62%"
+    assert titles[5:] == ["through all blocks: 38%", "result"]
+    maps = [panel.image for panel in panels if panel.image.ndim == 2]
+    assert [int(np.isnan(one).sum()) for one in maps] == [0, 6]
+    changed = (panels[2].image != image).any(-1).mean()
+    assert 0.2 < changed <= 0.25
+    draw_method(panels, tmp_path / "method")
+    assert (tmp_path / "method.png").stat().st_size > 10_000
+    with pytest.raises(ValueError, match="nothing pauses"):
+        illustrate(predictor, image, PauseConfig())

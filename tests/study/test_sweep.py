@@ -1,0 +1,162 @@
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paumer import Inference, PauseConfig
+from paumer.study.accuracy import evaluate
+from paumer.study.grids import one
+from paumer.study.sweep import Sweep, describe, search
+from paumer.study.tradeoff import Budget, Measurement, choose
+
+
+def ways(batch=2):
+    texts = ("none", "2:0.4", "2:0.4,4:0.5", "3:0.5", "2:0.4,4:0.7")
+    return [Inference(pause=PauseConfig.parse(text), batch=batch) for text in texts]
+
+
+@pytest.mark.parametrize("criterion", ["entropy", "random", "oracle"])
+def test_a_sweep_counts_as_each_configuration_alone_would(predictor, pictures, tmp_path, criterion):
+    data = pictures(5)
+    tallies = Sweep(predictor, data, ways(), tmp_path, criterion).run()
+    for way, tally in zip(ways(), tallies, strict=True):
+        (alone,) = evaluate(predictor, data, [way], criterion=criterion)
+        assert np.array_equal(tally.pictures, alone.pictures)
+
+
+def test_early_exit_and_pausing_share_one_sweep(predictor, pictures, tmp_path):
+    pause = PauseConfig.parse("2:0.4,4:0.5")
+    both = [Inference(pause=pause, early_exit=early, batch=2) for early in (False, True)]
+    tallies = Sweep(predictor, pictures(4), both, tmp_path).run()
+    for way, tally in zip(both, tallies, strict=True):
+        (alone,) = evaluate(predictor, pictures(4), [way])
+        assert np.array_equal(tally.pictures, alone.pictures)
+    assert not np.array_equal(tallies[0].pictures, tallies[1].pictures)
+
+
+def test_what_was_counted_is_not_counted_again(predictor, pictures, tmp_path):
+    whole = Sweep(predictor, pictures(5), ways(), tmp_path / "whole").run()
+    Sweep(predictor, pictures(5), ways(), tmp_path / "cut").run()
+    lost = tmp_path / "cut/counts/batch-00001.npz"
+    lost.unlink()
+    data = pictures(5)
+    again = Sweep(predictor, data, ways(), tmp_path / "cut").run()
+    assert len(data.given) == 1 + 2  # The first picture for the batch size, and the lost batch.
+    for one_tally, other in zip(whole, again, strict=True):
+        assert np.array_equal(one_tally.pictures, other.pictures)
+
+
+def test_processes_share_a_folder(predictor, pictures, tmp_path):
+    sweep = Sweep(predictor, pictures(7), ways(), tmp_path / "shared")
+    assert sweep.run((1, 2)) is None
+    tallies = sweep.run((0, 2))
+    alone = Sweep(predictor, pictures(7), ways(), tmp_path / "alone").run()
+    for one_tally, other in zip(tallies, alone, strict=True):
+        assert np.array_equal(one_tally.pictures, other.pictures)
+        assert np.array_equal(one_tally.places, other.places)
+
+
+def test_another_sweep_is_not_mixed_in(predictor, pictures, tmp_path):
+    Sweep(predictor, pictures(4), ways(), tmp_path).run()
+    with pytest.raises(ValueError, match="belongs to another sweep"):
+        Sweep(predictor, pictures(4), ways()[:2], tmp_path).run()
+    with pytest.raises(ValueError, match="belongs to another sweep"):
+        Sweep(predictor, pictures(4), ways(), tmp_path, "random").run()
+    bad = tmp_path / "counts/batch-00000.npz"
+    bad.write_bytes(b"PK not really")
+    with pytest.raises(ValueError, match=r"batch-00000.npz.*remove it"):
+        Sweep(predictor, pictures(4), ways(), tmp_path).run()
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from conftest import Pictures
+from paumer import Inference, PauseConfig, Predictor, build_model
+from paumer.study.sweep import Sweep
+torch.manual_seed(0)
+predictor = Predictor(build_model("test_vit", "mask", 3, image_size=32))
+ways = [Inference(pause=PauseConfig.parse(t), batch=1) for t in ("none", "2:0.4", "3:0.5,4:0.5")]
+print("ready", flush=True)
+Sweep(predictor, Pictures(60), ways, Path(sys.argv[2])).run()
+"""
+
+
+def test_killed_at_random_moments_it_ends_the_same(tmp_path, request):
+    here = str(request.path.parent)
+
+    def start(name):
+        command = [sys.executable, "-c", SCRIPT, here, str(tmp_path / name)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    assert start("whole").wait() == 0
+    dice = random.Random(0)
+    for _ in range(3):
+        process = start("killed")
+        process.stdout.readline()
+        time.sleep(dice.uniform(0.0, 0.3))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert start("killed").wait() == 0
+    for file in sorted((tmp_path / "whole/counts").glob("*.npz")):
+        with np.load(file) as one_file, np.load(tmp_path / "killed/counts" / file.name) as other:
+            assert np.array_equal(one_file["counts"], other["counts"])
+
+
+def test_describing_says_cost_and_accuracy(predictor, pictures, tmp_path):
+    tallies = Sweep(predictor, pictures(3), ways(), tmp_path).run()
+    found = describe(predictor, ways(), tallies, (32, 48), data="pictures val")
+    assert found[0].mac_ratio == 1
+    assert found[2].mac_ratio > found[1].mac_ratio > 1
+    assert found[1].miou == tallies[1].miou
+    assert found[1].miou_low <= found[1].miou <= found[1].miou_high
+    assert found[1].data == "pictures val"
+
+
+def imagined(pauses):
+    """Each pause makes it faster and worse, early ones more so, and a third one much worse."""
+    found = []
+    for pause in pauses:
+        work = sum(share * (12 - block) for block, share in pause.stages)
+        loss = sum(share * (12 - block) ** 2 for block, share in pause.stages) / 5000
+        loss += 0.2 * (len(pause.stages) > 2)
+        found.append(
+            Measurement(
+                pause=pause, images_per_second=1 + work / 6, speed_up=1 + work / 6, miou=0.7 - loss
+            )
+        )
+    return found
+
+
+def test_the_search_adds_blocks_while_it_helps():
+    budget = Budget(max_drop=1.0)
+    found = search(imagined, lambda items: choose(items, budget)[0], 12, [0.2, 0.4, 0.6])
+    best, met = choose(found, budget)
+    assert met
+    assert len(best.pause.stages) == 2
+    assert 0.7 - best.miou <= 0.01
+    single, _ = choose(imagined(one(12)) + imagined([PauseConfig()]), budget)
+    assert best.speed_up > single.speed_up * 0.9
+
+
+@given(st.integers(2, 14), st.integers(1, 4))
+def test_the_search_ends_and_measures_only_what_can_run(depth, most):
+    asked = []
+
+    def measure(pauses):
+        asked.extend(pauses)
+        return imagined(pauses)
+
+    search(measure, lambda items: max(items, key=lambda m: m.speed_up), depth, [0.5], most)
+    for pause in asked:
+        pause.check(depth)
+    assert max(len(pause.stages) for pause in asked) <= most

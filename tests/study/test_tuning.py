@@ -1,0 +1,90 @@
+import pytest
+import torch
+
+from paumer import PauseConfig
+from paumer.study.cost import CostTable
+from paumer.study.speed import SpeedSettings
+from paumer.study.tradeoff import Budget
+from paumer.study.tuning import NAMED, TuneSettings, fast_enough, tune
+
+QUICK = SpeedSettings(rounds=2, warmup=1, threads=1)
+
+
+@pytest.fixture
+def images(predictor, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return torch.randn(1, 3, 32, 48)
+
+
+def table():
+    """A machine on which work alone takes time."""
+    return CostTable(
+        environment={},
+        patches=100,
+        prefix=0,
+        depth=12,
+        batch=1,
+        embed=0.0,
+        upsampling=0.0,
+        block=((0, 0.0), (100, 1.0)),
+        decoder=((0, 0.0), (100, 1.0)),
+        pausing=((0, 0.0), (100, 0.0)),
+        assembling=((0, 0.0), (100, 0.0)),
+    )
+
+
+@pytest.mark.parametrize("budget", [Budget(speed_up=1.5), Budget(latency_ms=8000)])
+def test_the_filter_keeps_what_is_just_fast_enough(budget):
+    found = [table().predict(pause) for pause in fast_enough(table(), budget, 12, TuneSettings())]
+    assert len(found) == 60
+    assert all(budget.meets(item, table().predict(PauseConfig())) for item in found)
+    assert min(item.speed_up for item in found) < 1.7
+
+
+def test_the_filter_shows_the_fastest_when_nothing_is_fast_enough():
+    found = fast_enough(table(), Budget(speed_up=100), 12, TuneSettings(most=3))
+    assert len(found) == 3
+    assert min(table().predict(pause).speed_up for pause in found) > 3
+
+
+@pytest.mark.parametrize(
+    "budget", [Budget(speed_up=1.01), Budget(latency_ms=1e6), Budget(max_drop=20)]
+)
+def test_a_choice_keeps_within_its_budget(predictor, pictures, images, tmp_path, budget):
+    settings = TuneSettings(most=4, finalists=3, speed=QUICK)
+    told = []
+    result = tune(
+        predictor,
+        pictures(4),
+        budget,
+        tmp_path / "tune",
+        images,
+        settings,
+        say=lambda *what: told.append(what[0]),
+    )
+    (base,) = [item for item in result.evaluated if not item.pause]
+    assert set(result.points) == set(NAMED)
+    assert not result.choice.predicted
+    assert result.choice.miou is not None
+    assert result.choice.where
+    if result.met and budget.max_drop is not None:
+        assert base.miou - result.choice.miou <= budget.max_drop / 100
+    if result.met and budget.latency_ms is not None:
+        assert result.choice.latency_ms <= budget.latency_ms
+    assert {"timing parts", "timing finalists"} <= set(told)
+
+
+def test_an_impossible_budget_is_not_met(predictor, pictures, images, tmp_path):
+    settings = TuneSettings(most=2, finalists=1, speed=QUICK)
+    result = tune(
+        predictor, pictures(2), Budget(speed_up=1000), tmp_path / "tune", images, settings
+    )
+    assert not result.met
+    assert result.choice.images_per_second == max(
+        point.images_per_second for point in [result.choice, *result.points.values()]
+    )
+
+
+def test_settings_are_checked():
+    with pytest.raises(ValueError, match="finalists is 0"):
+        TuneSettings(finalists=0)
