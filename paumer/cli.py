@@ -22,8 +22,8 @@ from paumer.commands.console import (
     say,
     write_json,
 )
-from paumer.commands.figures import study
 from paumer.commands.measure import evaluate, sweep, tune
+from paumer.commands.study import study
 from paumer.options import (
     CheckDataOptions,
     ImportOptions,

@@ -44,7 +44,7 @@ def blending(
     return blend if side == size else _linear(blend, size)
 
 
-Pass = tuple[Float[Tensor, "classes gh gw"], Float[Tensor, "h gh"], Float[Tensor, "w gw"]]
+Pass = tuple[Float[Tensor, "classes _ _"], Float[Tensor, "h _"], Float[Tensor, "w _"]]
 """Coarse logits of a picture, and how their rows and columns make those of the picture."""
 
 

@@ -212,5 +212,5 @@ def test_what_ways_have_in_common_runs_once(predictor, monkeypatch):
 
 
 def test_ways_of_different_sizes_are_refused(predictor):
-    with pytest.raises(ValueError, match="same windows"):
+    with pytest.raises(ValueError, match="may differ in pause"):
         list(predictor.predict_many([picture(32, 32)], [Inference(), Inference(window=16)]))

@@ -106,7 +106,7 @@ def measure_speed(
             pausing_seconds(model, images, config) if config and not settings.compiled else 0.0
             for config in configs
         ]
-    best = seconds.min(0)
+    best: list[float] = seconds.min(0).tolist()
     where = environment(images, settings)
     measurements = []
     for number, config in enumerate(configs):
@@ -127,7 +127,7 @@ def measure_speed(
                 when=where["when"],
             )
         )
-    ratio = float(best[-1] / best[0]) if compare else None
+    ratio = best[-1] / best[0] if compare else None
     return SpeedReport(tuple(measurements), ratio, where)
 
 

@@ -10,14 +10,13 @@ import json
 import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from paumer.criteria import entropy
 from paumer.data.datasets import Dataset
 from paumer.disk import replace_file
 from paumer.pause_config import PauseConfig
@@ -109,7 +108,11 @@ class Sweep:
             f"{self.dataset.name} {self.dataset.split} {len(self.dataset)}",
             str(None if self.indices is None else list(self.indices)),
             self.criterion,
-            *(str(replace(way, criterion=entropy)) for way in self.ways),
+            *(
+                f"{way.pause} {way.early_exit} {way.window} {way.stride} {way.short_side} "
+                f"{way.batch} {way.scales} {way.flip}"
+                for way in self.ways
+            ),
         ]
         return hashlib.blake2b("\n".join(said).encode(), digest_size=16).hexdigest()
 

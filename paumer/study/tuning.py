@@ -102,7 +102,7 @@ def tune(
         return describe(predictor, ways, tallies, size, table=table, data=data)
 
     depth = predictor.network.backbone.depth
-    found = evaluate([NO_PAUSE, *PAPER_CONFIGS])
+    found = evaluate([NO_PAUSE, *paper_configs(depth)])
     procedure = settings.procedure or ("layers" if budget.max_drop is not None else "filter")
     if procedure == "layers":
         found += search(evaluate, lambda all_: choose(all_, budget)[0], depth, spaced(9))
@@ -110,6 +110,11 @@ def tune(
         found += evaluate(fast_enough(table, budget, depth, settings))
     found = list({item.pause: item for item in found}.values())
     return _finish(predictor, budget, found, images, settings, say)
+
+
+def paper_configs(depth: int) -> list[PauseConfig]:
+    """Those of the paper's 13 that a backbone of so many blocks can run."""
+    return [pause for pause in PAPER_CONFIGS if pause.blocks[-1] < depth]
 
 
 def fast_enough(
@@ -120,7 +125,7 @@ def fast_enough(
     The slowest pause least, so they lose least. A budget of accuracy filters nothing. Predictions
     are not exact: ``margin`` asks for a little more.
     """
-    grid = [*PAPER_CONFIGS, *one(depth), *two(depth, 1, depth - 1)]
+    grid = [*paper_configs(depth), *one(depth), *two(depth, 1, depth - 1)]
     items = [table.predict(pause, settings.early_exit) for pause in dict.fromkeys(grid)]
     items.sort(key=lambda item: item.images_per_second or 0.0)
     if budget.latency_ms is not None:

@@ -276,7 +276,7 @@ class TestJoined:
         spec = str(folder / "data.yaml")
         assert len(open_dataset(spec, "val")) == 1  # The + belongs to the folder's name.
         own = shutil.copytree(folder, tmp_path / "own") / "data.yaml"
-        with pytest.raises(ValueError, match="cannot join scenes and .*: their classes differ"):
+        with pytest.raises(ValueError, match=r"cannot join scenes and .*: their classes differ"):
             open_dataset(f"scenes:2+{own}", "val")
 
     @pytest.mark.parametrize("spec", ["scenes:2+", "+scenes:2", "scenes:2++scenes:2"])

@@ -40,7 +40,7 @@ def pictures():
 
 
 @pytest.fixture(scope="session")
-def predictor(lively):
+def predictor():
     """A predictor of three classes whose answers depend on the picture."""
     torch.manual_seed(0)
-    return Predictor(lively(build_model("test_vit", "mask", 3, image_size=32)))
+    return Predictor(build_model("test_vit", "mask", 3, image_size=32))

@@ -362,8 +362,6 @@ def two(sweep: Path, /, *, title: str = "", out: Path = Path("figures")) -> None
 
 def _series(sweeps: Sequence[str]) -> "dict[str, list[Measurement]]":
     """The measurements of each LABEL=FOLDER."""
-    if not sweeps:
-        raise ValueError("no sweep given: name at least one LABEL=FOLDER")
     found = {}
     for text in sweeps:
         label, mark, folders = text.partition("=")

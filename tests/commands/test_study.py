@@ -107,8 +107,6 @@ def test_what_is_missing_is_named(tmp_path):
         run("tradeoff", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="run paumer sweep first"):
         run("tradeoff", f"a={tmp_path / 'nowhere'}")
-    with pytest.raises(ValueError, match="no sweep given"):
-        run("spline")
     (tmp_path / "sweep.jsonl").write_text('{"pause": "none", "miou": 0.5}\n')
     with pytest.raises(ValueError, match="has no speeds"):
         run("tradeoff", f"a={tmp_path}")
