@@ -164,7 +164,8 @@ class Predictor:
         if isinstance(pause, PauseConfig):
             return Inference(pause=pause, **options)
         if point := self.points.get(pause):
-            return Inference(**{"pause": point.pause, "early_exit": point.early_exit} | options)
+            exits = options.pop("early_exit", point.early_exit)
+            return Inference(pause=point.pause, early_exit=exits, **options)
         try:
             return Inference(pause=PauseConfig.parse(pause), **options)
         except ValueError as error:

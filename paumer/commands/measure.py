@@ -156,11 +156,11 @@ def tune(options: TuneOptions) -> None:
     directory = find_model(options.model)
     predictor, dataset, places = _open(options)
     images = _timed_input(predictor, dataset, options.batch)
-    out = options.out or directory / "tune" / str(budget)
+    out = options.out or directory / "tune"
     with named_progress() as update:
         result = find(predictor, dataset, budget, out, images, settings, places, update)
     rows = [item.to_json() for item in result.evaluated]
-    write_jsonl(out / "evaluated.jsonl", rows)
+    write_jsonl(out / f"{budget}.jsonl", rows)
     points = dict(result.points)
     if result.met:
         points[options.name or str(budget)] = result.choice
@@ -187,7 +187,8 @@ def _open(
         torch.set_num_threads(at_least_one(options.threads, "threads"))
     dataset = open_dataset(options.data, options.split)
     predictor = load(options.model, pick_device(options.device))
-    count = min(len(dataset), at_least_one(options.pictures or len(dataset), "pictures"))
+    wanted = len(dataset) if options.pictures is None else options.pictures
+    count = min(len(dataset), at_least_one(wanted, "pictures"))
     places = np.linspace(0, len(dataset) - 1, count).round().astype(int).tolist()
     return predictor, dataset, places
 

@@ -84,18 +84,17 @@ def tune(
         predictor.network, images, settings.speed, progress=lambda *done: say("timing parts", *done)
     )
     size = (images.shape[2], images.shape[3])
-    rounds = 0
 
     def evaluate(pauses: Sequence[PauseConfig]) -> list[Measurement]:
-        nonlocal rounds
-        rounds += 1
         ways = [
             Inference(
                 pause=pause, early_exit=settings.early_exit and bool(pause), batch=settings.batch
             )
             for pause in pauses
         ]
-        sweep = Sweep(predictor, dataset, ways, directory / f"round-{rounds}", indices=indices)
+        sweep = Sweep(predictor, dataset, ways, directory, indices=indices)
+        # Each sweep has a folder of its own name: other weights or data never meet old counts.
+        sweep = replace(sweep, directory=directory / sweep.fingerprint()[:12])
         tallies = sweep.run(progress=lambda *done: say(f"evaluating {len(ways)}", *done))
         assert tallies is not None
         data = f"{dataset.name} {dataset.split}"
