@@ -1,7 +1,6 @@
 import csv
 import json
 import os
-import subprocess
 import sys
 
 import numpy as np
@@ -84,20 +83,18 @@ def test_processes_of_torchrun_count_as_one(model, data, tmp_path):
     command = ["evaluate", "--model", model, "--data", data, "--pause", "none", "2:0.5"]
     command += ["--batch", "1", "--threads", "1"]
     run(*command, "--json", tmp_path / "one.json")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "paumer", *command, "--json", str(tmp_path / "two.json")],
-            env={
-                **os.environ,
-                "RANK": str(rank),
-                "WORLD_SIZE": "2",
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": "29617",
-            },
-        )
-        for rank in range(2)
-    ]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    children = []
+    for rank in range(2):
+        children.append(os.fork())
+        if children[-1] == 0:
+            place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+            os.environ |= place | {"MASTER_PORT": "29617"}
+            try:
+                run(*command, "--json", tmp_path / "two.json")
+                os._exit(0)
+            finally:
+                os._exit(1)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
     one, two = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("one", "two"))
     assert one == two
 

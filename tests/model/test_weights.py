@@ -410,6 +410,7 @@ def test_a_hub_model_loads_from_what_was_downloaded(lively, model_directory, mon
     assert asked == [
         ("someone/some-model", "config.json", "v1"),
         ("someone/some-model", "model.safetensors", "v1"),
+        ("someone/some-model", "operating_points.json", "v1"),
     ]
 
 

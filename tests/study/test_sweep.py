@@ -1,7 +1,6 @@
+import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -74,47 +73,32 @@ def test_another_sweep_is_not_mixed_in(predictor, pictures, tmp_path):
         Sweep(predictor, pictures(4), ways(), tmp_path).run()
 
 
-SCRIPT = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-from conftest import Pictures
-from paumer import Inference, PauseConfig, Predictor, build_model
-from paumer.study.sweep import Sweep
-torch.manual_seed(0)
-predictor = Predictor(build_model("test_vit", "mask", 3, image_size=32))
-ways = [Inference(pause=PauseConfig.parse(t), batch=1) for t in ("none", "2:0.4", "3:0.5,4:0.5")]
-print("ready", flush=True)
-Sweep(predictor, Pictures(60), ways, Path(sys.argv[2])).run()
-"""
+def test_killed_at_random_moments_it_ends_the_same(predictor, pictures, tmp_path):
+    def count(name):
+        return len(list((tmp_path / name / "counts").glob("*.npz")))
 
+    def run(name, kill_after=None):
+        child = os.fork()
+        if child == 0:
+            try:
+                Sweep(predictor, pictures(60), ways(1), tmp_path / name).run()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        if kill_after is not None:
+            time.sleep(kill_after)
+            os.kill(child, signal.SIGKILL)
+        return os.waitpid(child, 0)[1]
 
-def test_killed_at_random_moments_it_ends_the_same(tmp_path, request):
-    here = str(request.path.parent)
-
-    def start(name):
-        command = [sys.executable, "-c", SCRIPT, here, str(tmp_path / name)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-    with start("whole") as process:
-        process.communicate()
-    assert process.returncode == 0
+    assert run("whole") == 0
     dice, cut = random.Random(0), 0
-    for _ in range(3):
-        with start("killed") as process:
-            process.stdout.readline()
-            time.sleep(dice.uniform(0.0, 0.3))
-            process.send_signal(signal.SIGKILL)
-        cut += len(list((tmp_path / "killed/counts").glob("*.npz"))) < 60
+    for _ in range(8):
+        run("killed", dice.uniform(0.02, 0.2))
+        cut += 0 < count("killed") < 60
     assert cut
-    with start("killed") as process:
-        process.communicate()
-    assert process.returncode == 0
-    files = sorted((tmp_path / "whole/counts").glob("*.npz"))
-    assert len(files) == 60
-    for file in files:
+    assert run("killed") == 0
+    assert count("whole") == count("killed") == 60
+    for file in (tmp_path / "whole/counts").glob("*.npz"):
         with np.load(file) as one_file, np.load(tmp_path / "killed/counts" / file.name) as other:
             assert np.array_equal(one_file["counts"], other["counts"])
 
