@@ -4,7 +4,6 @@ Heavy modules are imported inside the commands, so that help answers at once.
 """
 
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -17,17 +16,16 @@ from paumer.commands.console import (
     at_least_one,
     complain,
     errors,
-    pick_device,
     progress_bar,
     say,
     write_json,
 )
 from paumer.commands.measure import evaluate, sweep, tune
+from paumer.commands.predict import predict
 from paumer.commands.study import study
 from paumer.options import (
     CheckDataOptions,
     ImportOptions,
-    PredictOptions,
     ScenesOptions,
     TrainOptions,
     parse_size,
@@ -38,7 +36,7 @@ app = App(
     help="Segmentation by a vision transformer whose clear patches pause.",
     version=__version__,
 )
-for command in (bench, evaluate, sweep, tune, study):
+for command in (predict, bench, evaluate, sweep, tune, study):
     app.command(command)
 
 
@@ -100,49 +98,6 @@ def import_(checkpoint: Path, /, options: Annotated[ImportOptions, Parameter(nam
     if found.unused:
         say(f"not used: {', '.join(found.unused)}")
     say("the auxiliary head is fresh: train it before pausing (it decides who pauses)")
-
-
-@app.command
-def predict(*pictures: Path, options: PredictOptions) -> None:
-    """Segment pictures: writes the label mask, an overlay and where patches paused.
-
-    Parameters
-    ----------
-    pictures
-        Picture files.
-    """
-    from paumer.media import read_image
-    from paumer.predict import load
-
-    if not pictures:
-        raise ValueError("no picture given: name at least one file")
-    twice = [stem for stem, times in Counter(p.stem for p in pictures).items() if times > 1]
-    if twice:
-        raise ValueError(
-            f'several pictures are called "{twice[0]}", and their results would overwrite each '
-            f"other: give them one --out each"
-        )
-    predictor = load(options.model, pick_device(options.device))
-    how = {name: getattr(options, name) for name in ("window", "stride", "short_side")}
-    if options.early_exit:
-        how["early_exit"] = True
-    predictor.way(options.pause, **how)
-    broken = 0
-    for picture in pictures:
-        try:
-            image = read_image(picture)
-        except (ValueError, OSError) as error:
-            complain(str(error))
-            broken += 1
-            continue
-        result = predictor.predict(image, options.pause, **how)
-        paths = result.save(options.out, picture.stem)
-        shares = sorted(result.class_shares().items(), key=lambda item: -item[1])[:3]
-        told = ", ".join(f"{name} {100 * share:.0f}%" for name, share in shares)
-        say(f"{picture}: {told}; {1000 * result.seconds:.0f} ms; {', '.join(map(str, paths))}")
-    if broken:
-        complain(f"{broken} of {len(pictures)} pictures could not be read")
-        sys.exit(1)
 
 
 @app.command

@@ -92,8 +92,20 @@ class PredictOptions:
     out: Path = Path("out")
     """Folder for masks, overlays and pause maps."""
 
+    save: Annotated[tuple[str, ...], Several] = ("mask", "overlay", "paused")
+    """What to write of each picture: mask, colour, overlay, paused, entropy."""
+
     pause: str = "none"
     """A configuration such as 3:0.4,5:0.4, or the name of an operating point."""
+
+    target_fps: float | None = None
+    """Move along the model's operating points so that so many pictures are done in a second."""
+
+    latency_ms: float | None = None
+    """Move along the model's operating points so that a picture takes at most so long."""
+
+    min_miou: float | None = None
+    """Use no operating point with an mIoU (in %) below this."""
 
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""
@@ -106,6 +118,18 @@ class PredictOptions:
 
     short_side: int | None = None
     """Scale pictures so that the shorter side is this long (default: as in training)."""
+
+    scales: Annotated[tuple[float, ...], Several] = (1.0,)
+    """Run at each of these scales and average, such as 0.75 1 1.25."""
+
+    flip: bool = False
+    """Run mirrored too and average."""
+
+    batch: int = 4
+    """Pictures that run together where they have one size."""
+
+    threads: int | None = None
+    """CPU threads (default: torch's)."""
 
     device: str = "auto"
     """cpu, cuda, or auto."""

@@ -28,6 +28,15 @@ from paumer.windows import Pass, anchors, blending, full_labels, side_by_side
 
 Picture = str | Path | Image.Image | UInt8[np.ndarray, "_ _ 3"]
 
+_GLOW = np.stack(
+    [
+        np.interp(np.arange(256), (0, 128, 255), ends)
+        for ends in ((20, 190, 255), (24, 70, 240), (60, 90, 180))
+    ],
+    1,
+).astype(np.uint8)
+"""Colours from dark blue over red to pale yellow."""
+
 _BLOCK_COLOURS = ((0, 158, 115), (204, 121, 167), (230, 159, 0), (86, 180, 233), (240, 228, 66))
 
 
@@ -92,7 +101,7 @@ class Segmentation:
 
     def overlay(self, alpha: float = 0.5) -> Image.Image:
         """The picture with its classes painted over it, and a legend."""
-        painted = media.overlay(self.image, paint(self.labels, self.classes), alpha)
+        painted = self.blended(alpha)
         shares = self.class_shares()
         present = [i for i, name in enumerate(self.classes.names) if shares[name] > 0]
         return media.with_legend(
@@ -126,6 +135,21 @@ class Segmentation:
         return np.where(
             large[..., None] > 0, media.overlay(self.image, palette[large], alpha), self.image
         )
+
+    def blended(self, alpha: float = 0.5) -> UInt8[np.ndarray, "h w 3"]:
+        """The picture with its classes painted over it."""
+        return media.overlay(self.image, self.painted(), alpha)
+
+    def painted(self) -> UInt8[np.ndarray, "h w 3"]:
+        """The labels in the colours of their classes."""
+        return paint(self.labels, self.classes)
+
+    def entropy_map(self) -> UInt8[np.ndarray, "h w 3"]:
+        """The picture's entropy: dark where the network is sure, bright where it is not."""
+        top = math.log(max(2, len(self.classes.names)))
+        grid = Image.fromarray((255 * np.clip(self.entropy / top, 0, 1)).astype(np.uint8))
+        large = np.asarray(grid.resize(self.labels.shape[::-1], Image.Resampling.BILINEAR))
+        return _GLOW[large]
 
     def save(self, directory: str | Path, stem: str) -> list[Path]:
         """Write the label mask, the overlay and the pause map; the paths written."""

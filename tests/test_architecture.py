@@ -10,10 +10,10 @@ import paumer
 ROOT = Path(paumer.__file__).parent
 FLOORS = """
 disk pause_config options data.labels scenes.canvas
-pausing study.tradeoff windows scenes.backdrop scenes.furniture scenes.scenery scenes.trees
+pausing study.tradeoff windows video scenes.backdrop scenes.furniture scenes.scenery scenes.trees
 scenes.traffic
 criteria model.backbone model.weights media data.transforms scenes.street serve.governor
-model.decoders model.foreign data.layouts scenes.frontage
+model.decoders model.foreign data.layouts scenes.frontage sources
 model.segmenter scenes.plan
 export scenes.scene
 predict data.datasets scenes.files
@@ -21,9 +21,9 @@ study.sizes study.speed data.checking
 study.accuracy study.cost study.figures study.grids train.checkpoint train.feed
 study.sweep study.uncertainty train.task train.metrics
 study.tuning study.paper_figures train.run serve.server
-study.illustration
+study.illustration jobs
 commands.console
-commands.bench commands.study commands.measure
+commands.bench commands.study commands.measure commands.predict
 cli
 """.strip().splitlines()
 """From the ground up; a module imports from the lines above its own only."""
@@ -32,7 +32,7 @@ FLOOR = {module: number for number, line in enumerate(FLOORS) for module in line
 DOORS = {
     "timm": "model.",
     "matplotlib": "study.figures",
-    "av": "media",
+    "av": "video",
     "onnx": "export",
     "onnxruntime": "export",
     "onnxscript": "export",

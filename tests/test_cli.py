@@ -1,5 +1,6 @@
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -118,7 +119,8 @@ def test_predict_goes_on_after_a_broken_picture(model, tmp_path, monkeypatch, ca
     out = tmp_path / "out"
     assert call(monkeypatch, "predict", bad, good, "--model", model, "--out", out) == 1
     names = {path.name for path in out.iterdir()}
-    assert names == {"good_mask.png", "good_overlay.png", "good_paused.png"}
+    pictures = {"good_mask.png", "good_overlay.png", "good_paused.png"}
+    assert names == pictures | {"predictions.jsonl"}
     assert "bad [bold].png" in capsys.readouterr().err
 
 
@@ -126,8 +128,14 @@ def test_predict_never_overwrites_its_own_results(model, tmp_path, monkeypatch, 
     for name in ("x.png", "x.jpg"):
         Image.new("RGB", (8, 8)).save(tmp_path / name)
     files = [tmp_path / "x.png", tmp_path / "x.jpg"]
-    assert call(monkeypatch, "predict", *files, "--model", model, "--out", tmp_path / "out") == 2
-    assert 'several pictures are called "x"' in capsys.readouterr().err
+    assert call(monkeypatch, "predict", *files, "--model", model, "--out", tmp_path / "out") == 0
+    names = {path.name for path in (tmp_path / "out").glob("*_mask.png")}
+    assert names == {"x.png_mask.png", "x.jpg_mask.png"}
+    (tmp_path / "deep").mkdir()
+    shutil.copy(files[0], tmp_path / "deep/x.png")
+    both = [files[0], tmp_path / "deep/x.png"]
+    assert call(monkeypatch, "predict", *both, "--model", model, "--out", tmp_path / "other") == 2
+    assert "would overwrite each other" in capsys.readouterr().err
 
 
 def test_scenes_are_written_checked_and_never_overwritten(tmp_path, monkeypatch, capsys):

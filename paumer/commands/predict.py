@@ -1,0 +1,97 @@
+"""`paumer predict`: pictures, folders and videos to labels."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from paumer.commands.console import at_least_one, complain, pick_device, progress_bar, say
+from paumer.options import PredictOptions
+
+if TYPE_CHECKING:
+    from paumer.jobs import Job, Outcome
+    from paumer.predict import Inference, Predictor
+    from paumer.serve.governor import Governor
+
+
+def predict(*sources: str, options: PredictOptions) -> None:
+    """Segment pictures and videos: label masks, overlays, where patches paused.
+
+    Parameters
+    ----------
+    sources
+        Pictures, folders, patterns such as "streets/*.jpg", videos, or a camera (/dev/video0).
+    """
+    import torch
+
+    from paumer.jobs import Job
+    from paumer.predict import load
+    from paumer.sources import find_sources
+
+    if not sources:
+        raise ValueError("nothing to segment: name a picture, a folder or a video")
+    if options.threads:
+        torch.set_num_threads(at_least_one(options.threads, "threads"))
+    found = find_sources(sources, options.out)
+    predictor = load(options.model, pick_device(options.device))
+    how = _inference(predictor, options)
+    job = Job(predictor, how, options.out, options.save, _governor(predictor, options))
+    pictures = [source for source in found if not source.is_video]
+    broken = []
+    if pictures:
+        with progress_bar("segmenting") as update:
+            outcome = job.run(pictures, update)
+        _report(job, outcome, len(pictures))
+        broken += outcome.broken
+    for source in found:
+        if source.is_video:
+            with progress_bar(source.path.name) as update:
+                frames = job.run_video(source, update)
+            _report_video(job, source.name, frames)
+    for message in broken:
+        complain(message)
+    if broken:
+        complain(f"{len(broken)} of {len(pictures)} pictures could not be read")
+        sys.exit(1)
+
+
+def _inference(predictor: "Predictor", options: PredictOptions) -> "Inference":
+    names = ("window", "stride", "short_side", "batch", "scales", "flip")
+    how = {name: getattr(options, name) for name in names}
+    if options.early_exit:
+        how["early_exit"] = True
+    way = predictor.way(options.pause, **how)
+    way.pause.check(predictor.network.backbone.depth, way.early_exit)
+    return way
+
+
+def _governor(predictor: "Predictor", options: PredictOptions) -> "Governor | None":
+    """A governor over the model's operating points, if a rate or a latency is asked for."""
+    if options.target_fps is None and options.latency_ms is None:
+        return None
+    if options.target_fps is not None and options.latency_ms is not None:
+        raise ValueError("--target-fps and --latency-ms say the same: give one of them")
+    if options.pause != "none":
+        raise ValueError("--pause fixes what --target-fps and --latency-ms would move: give one")
+    from paumer.serve.governor import Governor, ladder
+
+    floor = None if options.min_miou is None else options.min_miou / 100
+    asked = options.latency_ms / 1000 if options.latency_ms else 1 / (options.target_fps or 1)
+    return Governor(ladder(list(predictor.points.values()), floor), asked, dwell=1.0)
+
+
+def _report(job: "Job", outcome: "Outcome", total: int) -> None:
+    passed = f", {outcome.passed} were finished before" if outcome.passed else ""
+    say(f"segmented {outcome.written} of {total} pictures into {job.out}{passed}")
+    if job.governor and outcome.written:
+        say(
+            f"{outcome.late} took longer than {1000 * job.governor.target:.0f} ms "
+            f"({outcome.late / outcome.written:.1%}); {outcome.changes} changes of operating point"
+        )
+
+
+def _report_video(job: "Job", name: str, outcome: "Outcome") -> None:
+    say(f"{name}: {outcome.written} frames, {outcome.seconds:.1f} s")
+    if job.governor and outcome.written:
+        say(
+            f"{outcome.late} frames were late ({outcome.late / outcome.written:.1%}); "
+            f"{outcome.changes} changes of operating point"
+        )

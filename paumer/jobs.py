@@ -1,0 +1,210 @@
+"""Many pictures: read, segmented and written all at once, one broken one not stopping the rest."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from paumer import media
+from paumer.disk import replace_file
+from paumer.predict import Inference, Predictor, Segmentation
+from paumer.serve.governor import Governor
+from paumer.sources import Source
+from paumer.video import VideoReader, VideoWriter
+
+KINDS = ("mask", "colour", "overlay", "paused", "entropy")
+LINES_FILE = "predictions.jsonl"
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class Outcome:
+    """What became of the pictures: how many were written, passed over, and broken and why."""
+
+    written: int = 0
+    passed: int = 0
+    late: int = 0
+    broken: list[str] = field(default_factory=list)
+    changes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """Pictures to be segmented into a folder, with what to write of each.
+
+    ``governor`` moves the operating point from picture to picture; then pictures run one by one.
+    Finished pictures are listed in ``predictions.jsonl`` and passed over the next time.
+    """
+
+    predictor: Predictor
+    how: Inference
+    out: Path
+    kinds: Sequence[str] = ("mask", "overlay", "paused")
+    governor: Governor | None = None
+
+    def __post_init__(self) -> None:
+        unknown = [kind for kind in self.kinds if kind not in KINDS]
+        if unknown:
+            raise ValueError(f'cannot write "{unknown[0]}": choose of {", ".join(KINDS)}')
+
+    def run(self, sources: Sequence[Source], progress: Progress | None = None) -> Outcome:
+        """Segment the pictures. Reading and writing happen in threads beside the network."""
+        outcome = Outcome()
+        lines = _read_lines(self.out / LINES_FILE)
+        todo = [source for source in sources if not self._finished(source, lines)]
+        outcome.passed = len(sources) - len(todo)
+        self.out.mkdir(parents=True, exist_ok=True)
+        size = 1 if self.governor else self.how.batch
+        groups = [todo[begin : begin + size] for begin in range(0, len(todo), size)]
+        path = self.out / LINES_FILE
+        _drop_broken_end(path)
+        with ThreadPoolExecutor(2) as writers, path.open("a", encoding="utf-8") as file:
+            waiting: list[Future[dict[str, Any]]] = []
+            for done, pictures in self._read(groups, outcome):
+                for source, result in self._segment(pictures, outcome):
+                    waiting.append(writers.submit(self._write, source, result))
+                # Few enough wait that memory stays small, and the disk's speed counts at last.
+                while len(waiting) > 2 * size + 2:
+                    outcome.written += _append(file, waiting.pop(0).result())
+                if progress:
+                    progress(outcome.passed + done, len(sources))
+            for future in waiting:
+                outcome.written += _append(file, future.result())
+        outcome.changes = self.governor.changes if self.governor else 0
+        return outcome
+
+    def run_video(self, source: Source, progress: Progress | None = None) -> Outcome:
+        """Segment a video or camera into an annotated video of the same rate, sound kept."""
+        outcome, begin = Outcome(), time.perf_counter()
+        out = self.out / f"{source.name}_overlay.mp4"
+        with (
+            VideoReader(source.path) as reader,
+            VideoWriter(out, reader.rate, source.path if reader.has_sound else None) as writer,
+        ):
+            for number, frame in enumerate(reader, 1):
+                ((_, result),) = self._segment([(source, frame)], outcome)
+                writer.write(result.blended())
+                outcome.written = number
+                if progress:
+                    progress(number, max(number, reader.frames))
+        outcome.seconds = time.perf_counter() - begin
+        outcome.changes = self.governor.changes if self.governor else 0
+        return outcome
+
+    def _read(
+        self, groups: Sequence[Sequence[Source]], outcome: Outcome
+    ) -> Iterator[tuple[int, list[tuple[Source, media.Picture]]]]:
+        """The pictures of each group that can be read, the next ones read meanwhile."""
+        done = 0
+        with ThreadPoolExecutor(2) as readers:
+            coming = [[readers.submit(media.read_image, s.path) for s in g] for g in groups[:2]]
+            for number, group in enumerate(groups):
+                ready = []
+                for source, future in zip(group, coming.pop(0), strict=True):
+                    try:
+                        ready.append((source, future.result()))
+                    except (ValueError, OSError) as error:
+                        outcome.broken.append(str(error))
+                if number + 2 < len(groups):
+                    following = groups[number + 2]
+                    coming.append([readers.submit(media.read_image, s.path) for s in following])
+                done += len(group)
+                yield done, ready
+
+    def _segment(
+        self, pictures: list[tuple[Source, media.Picture]], outcome: Outcome
+    ) -> list[tuple[Source, Segmentation]]:
+        if not pictures:
+            return []
+        how = self.how
+        begin = time.perf_counter()
+        rung = self.governor.choose(begin) if self.governor else None
+        if rung:
+            how = replace(how, pause=rung.point.pause, early_exit=rung.point.early_exit)
+        results = self.predictor.predict_batch([image for _, image in pictures], how)
+        if self.governor and rung:
+            seconds = time.perf_counter() - begin
+            self.governor.note(rung, seconds)
+            outcome.late += seconds > self.governor.target
+        return [(source, r) for (source, _), r in zip(pictures, results, strict=True)]
+
+    def _write(self, source: Source, result: Segmentation) -> dict[str, Any]:
+        paths = write_results(result, self.out / source.name, self.kinds)
+        return {
+            "picture": str(source.path),
+            "name": source.name,
+            "pause": str(result.pause),
+            "seconds": round(result.seconds, 6),
+            "size": [result.labels.shape[1], result.labels.shape[0]],
+            "shares": {k: round(v, 6) for k, v in result.class_shares().items() if v},
+            "files": [str(path.relative_to(self.out)) for path in paths],
+            "how": self._told(),
+        }
+
+    def _finished(self, source: Source, lines: dict[str, dict[str, Any]]) -> bool:
+        line = lines.get(source.name)
+        if line is None or line.get("how") != self._told():
+            return False
+        return all((self.out / name).is_file() for name in line.get("files", ["?"]))
+
+    def _told(self) -> str:
+        """In words, what the results depend on."""
+        how = self.how
+        pause = "governed" if self.governor else f"{how.pause} {how.early_exit}"
+        sizes = f"{how.window} {how.stride} {how.short_side} {how.scales} {how.flip}"
+        return f"{pause} {sizes} {','.join(self.kinds)}"
+
+
+def write_results(result: Segmentation, stem: Path, kinds: Sequence[str]) -> list[Path]:
+    """Write what is asked for of one segmentation; the paths written."""
+    paths = []
+    for kind in kinds:
+        path = stem.with_name(f"{stem.name}_{kind}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "mask":
+            media.write_mask(path, result.labels, result.classes)
+        else:
+            media.write_image(path, _DRAW[kind](result))
+        paths.append(path)
+    return paths
+
+
+_DRAW: dict[str, Callable[[Segmentation], Any]] = {
+    "colour": Segmentation.painted,
+    "overlay": Segmentation.overlay,
+    "paused": Segmentation.pause_map,
+    "entropy": Segmentation.entropy_map,
+}
+
+
+def _append(file: Any, line: dict[str, Any]) -> int:
+    file.write(json.dumps(line) + "\n")
+    file.flush()
+    return 1
+
+
+def _read_lines(path: Path) -> dict[str, dict[str, Any]]:
+    """What earlier runs finished, by name; a line that was cut off counts for nothing."""
+    found = {}
+    if path.is_file():
+        for text in path.read_text("utf-8", errors="replace").splitlines():
+            try:
+                line = json.loads(text)
+                found[line["name"]] = line
+            except (ValueError, TypeError, KeyError):
+                continue
+    return found
+
+
+def _drop_broken_end(path: Path) -> None:
+    """Cut off a last line that a kill left unfinished, so that the next one starts afresh."""
+    if path.is_file():
+        content = path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if whole != content:
+            replace_file(path, whole)

@@ -1,0 +1,1 @@
+"""RUNNING IT FOR OTHERS: the governor, the HTTP service and its page."""

@@ -1,0 +1,107 @@
+"""Load in, operating point out: climbs and descends a ladder of points with hysteresis.
+
+One governor serves a video, whose next frame is due, and a service, whose queue grows. It knows
+what each point should take, learns by how much this machine is slower or faster just now, and
+answers with the most accurate point that still keeps the deadline.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paumer.study.tradeoff import Measurement, skyline
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One operating point of the ladder, and the seconds that a picture should take at it."""
+
+    point: Measurement
+    seconds: float
+
+
+def ladder(points: Sequence[Measurement], floor: float | None = None) -> tuple[Rung, ...]:
+    """The points that no other beats, from the most accurate to the fastest.
+
+    ``floor`` is the least mIoU that will do.
+    """
+    known = [p for p in points if p.images_per_second is not None and p.miou is not None]
+    if not known:
+        raise ValueError("no operating point has both a speed and an mIoU: run paumer tune first")
+    good = [p for p in known if floor is None or (p.miou or 0.0) >= floor]
+    if not good:
+        best = max(p.miou or 0.0 for p in known)
+        raise ValueError(
+            f"no operating point reaches an mIoU of {100 * (floor or 0):g}: the best has "
+            f"{100 * best:.2f}"
+        )
+    return tuple(Rung(p, 1 / (p.images_per_second or 1.0)) for p in skyline(good))
+
+
+class Governor:
+    """Chooses a rung for the work at hand; tell it afterwards how long that took.
+
+    It goes to a faster rung at once when the deadline is in danger (expected time above
+    ``alarm`` of the target), and to a more accurate one only when ``dwell`` seconds have passed
+    since the last change and the expected time there is below ``calm`` of the target. Between
+    the two nothing changes, so steady load never flaps.
+    """
+
+    def __init__(
+        self,
+        rungs: Sequence[Rung],
+        target: float,
+        alarm: float = 0.9,
+        calm: float = 0.7,
+        dwell: float = 2.0,
+        smoothing: float = 0.25,
+    ) -> None:
+        if not rungs:
+            raise ValueError("a governor needs at least one operating point")
+        if target <= 0:
+            raise ValueError(f"a target of {target:g} s cannot be met: give one above 0")
+        if not 0 < calm < alarm:
+            raise ValueError(f"calm is {calm:g} and alarm {alarm:g}: give 0 < calm < alarm")
+        self.rungs = tuple(rungs)
+        self.target, self.alarm, self.calm = target, alarm, calm
+        self.dwell, self.smoothing = dwell, smoothing
+        self.place = 0
+        self.changes = 0
+        self.factor = 1.0
+        """How many times longer pictures take just now than the ladder says."""
+        self._changed_at = float("-inf")
+
+    @property
+    def rung(self) -> Rung:
+        """The rung at hand."""
+        return self.rungs[self.place]
+
+    def choose(self, now: float, pictures: float = 1.0) -> Rung:
+        """The rung for ``pictures`` that have to be done within the target, at the time ``now``."""
+        wanted = self._first_within(pictures, self.alarm)
+        if wanted > self.place:
+            self._move(wanted, now)
+        elif now - self._changed_at >= self.dwell:
+            better = self._first_within(pictures, self.calm)
+            if better < self.place:
+                self._move(better, now)
+        return self.rung
+
+    def note(self, rung: Rung, seconds: float, pictures: int = 1) -> None:
+        """Learn from work that took ``seconds`` for ``pictures`` at a rung."""
+        seen = seconds / (pictures * rung.seconds)
+        self.factor += self.smoothing * (seen - self.factor)
+
+    def expected(self, rung: Rung, pictures: float = 1.0) -> float:
+        """The seconds that pictures will take at a rung, as things are just now."""
+        return pictures * rung.seconds * self.factor
+
+    def _first_within(self, pictures: float, share: float) -> int:
+        for place, rung in enumerate(self.rungs):
+            if self.expected(rung, pictures) <= share * self.target:
+                return place
+        return len(self.rungs) - 1
+
+    def _move(self, place: int, now: float) -> None:
+        self.place = place
+        self.changes += 1
+        self._changed_at = now
