@@ -208,8 +208,9 @@ class Predictor:
         self, pictures: Iterable[Picture], how: Inference | None = None
     ) -> list[Segmentation]:
         """The segmentation of each picture; those of one size run together."""
-        ((_, results),) = self.predict_many(pictures, [how or Inference()])
-        return results
+        for _, results in self.predict_many(pictures, [how or Inference()]):
+            return results
+        return []
 
     def predict_many(
         self, pictures: Iterable[Picture], ways: Sequence[Inference]
@@ -262,9 +263,12 @@ class Predictor:
         """A picture's bytes, channels first, at the size at which the network sees it."""
         return _Plan.of(image, Inference(short_side=self.config.short_side), 1.0, False).pixels
 
-    def scaled_labels(self, labels: UInt8[np.ndarray, "h w"]) -> UInt8[np.ndarray, "_h _w"]:
+    def scaled_labels(
+        self, labels: UInt8[np.ndarray, "h w"], how: Inference | None = None
+    ) -> UInt8[np.ndarray, "_h _w"]:
         """A picture's true labels at the size at which the network sees the picture."""
-        size = _scaled((labels.shape[0], labels.shape[1]), self.config.short_side)
+        short_side = (how.short_side if how else None) or self.config.short_side
+        size = _scaled((labels.shape[0], labels.shape[1]), short_side)
         rows, columns = (
             ((2 * np.arange(new) + 1) * old) // (2 * new)
             for new, old in zip(size, labels.shape, strict=True)
@@ -444,8 +448,16 @@ def read_points(directory: Path) -> dict[str, Measurement]:
         raise ValueError(f'cannot read operating points "{path}": {error}') from error
 
 
+def check_point_name(name: str) -> None:
+    """Raise if an operating point of that name would hide a configuration."""
+    if not name or name in ("none", "paper") or ":" in name:
+        raise ValueError(f'an operating point cannot be called "{name}": that means another thing')
+
+
 def write_points(directory: Path, points: Mapping[str, Measurement]) -> None:
     """Keep named operating points in a model directory beside those of other names."""
+    for name in points:
+        check_point_name(name)
     known = {**read_points(directory), **points}
     values = {name: point.to_json() for name, point in known.items()}
     replace_file(directory / files.POINTS_FILE, (json.dumps(values, indent=2) + "\n").encode())

@@ -6,10 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from torch.nn import functional as F
 
 from paumer import Inference, PauseConfig, Predictor, build_model, load
 from paumer.data.transforms import normalise
+from paumer.predict import write_points
 from paumer.study.speed import peak_memory
+from paumer.study.tradeoff import Measurement
 
 NAMES = [f"thing {i}" for i in range(6)]
 
@@ -214,3 +217,43 @@ def test_what_ways_have_in_common_runs_once(predictor, monkeypatch):
 def test_ways_of_different_sizes_are_refused(predictor):
     with pytest.raises(ValueError, match="may differ in pause"):
         list(predictor.predict_many([picture(32, 32)], [Inference(), Inference(window=16)]))
+
+
+def test_a_symmetric_picture_has_symmetric_labels_when_mirrored(predictor):
+    half = np.random.default_rng(3).integers(0, 256, (48, 32, 3), np.uint8)
+    picture = np.concatenate([half, half[:, ::-1]], 1)
+    plain = predictor.predict(picture).labels
+    both = predictor.predict(picture, flip=True).labels
+    assert (plain != plain[:, ::-1]).mean() > 0.01
+    assert (both != both[:, ::-1]).mean() < 0.005
+
+
+def test_scales_average_probabilities(predictor):
+    picture = np.random.default_rng(4).integers(0, 256, (32, 48, 3), np.uint8)
+    pixels = torch.from_numpy(picture.transpose(2, 0, 1).copy())[None]
+    mean, std = (
+        torch.tensor(v).view(3, 1, 1) for v in (predictor.config.mean, predictor.config.std)
+    )
+    total = 0
+    for scale in (1, 2):
+        size = (32 * scale, 48 * scale)
+        large = pixels
+        if scale > 1:
+            large = F.interpolate(pixels, size=size, mode="bilinear", antialias=True)
+        with torch.inference_mode():
+            logits = predictor.network((large / 255 - mean) / std).logits
+        total = total + F.interpolate(logits, size=(32, 48), mode="bilinear").softmax(1)
+    found = predictor.predict(picture, scales=(1.0, 2.0)).labels
+    alone = predictor.predict(picture).labels
+    assert (found == total.argmax(1)[0].numpy()).mean() > 0.995
+    assert (found != alone).mean() > 0.01
+
+
+def test_nothing_in_nothing_out(predictor):
+    assert predictor.predict_batch([]) == []
+
+
+@pytest.mark.parametrize("name", ["none", "paper", "", "3:0.4"])
+def test_points_cannot_hide_configurations(name, tmp_path):
+    with pytest.raises(ValueError, match="cannot be called"):
+        write_points(tmp_path, {name: Measurement(pause=PauseConfig())})

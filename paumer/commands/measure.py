@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
+
 from paumer.commands.console import (
     at_least_one,
     console,
@@ -38,10 +40,10 @@ def evaluate(options: EvaluateOptions) -> None:
     from paumer.study.accuracy import check_criterion
     from paumer.study.accuracy import evaluate as count
 
-    for criterion in options.criterion:
-        check_criterion(criterion)
     predictor, dataset, places = _open(options)
     ways = _ways(predictor, options)
+    for criterion in options.criterion:
+        check_criterion(criterion, predictor, ways[0])
     found: list[tuple[str, Inference, Tally]] = []
     with _processes() as (shard, gather):
         for criterion in options.criterion:
@@ -87,13 +89,13 @@ def evaluate(options: EvaluateOptions) -> None:
 def sweep(options: SweepOptions) -> None:
     """Evaluate a whole grid of configurations; what they share is computed once.
 
-    Can be stopped at any time and goes on when started again. Started by torchrun, or several
-    times with the same folder, every process counts its share.
+    Can be stopped at any time and goes on when started again. Started by torchrun, every process
+    counts its share.
     """
     from paumer.study.grids import grid
     from paumer.study.speed import SpeedSettings, measure_speed
     from paumer.study.sweep import Sweep, describe
-    from paumer.study.tradeoff import join
+    from paumer.study.tradeoff import join, per_picture
 
     predictor, dataset, places = _open(options)
     depth = predictor.network.backbone.depth
@@ -101,26 +103,32 @@ def sweep(options: SweepOptions) -> None:
     for pause in pauses:
         pause.check(depth, options.early_exit)
     ways = [_way(pause, options.early_exit, options.batch) for pause in pauses]
+    # What timing needs is made before hours of counting, so that a mistake shows at once.
+    settings = SpeedSettings(threads=options.threads, early_exit=options.early_exit)
+    images = _timed_input(predictor, dataset, options.speed_batch)
+    windows = predictor.windows(dataset[0].labels.shape, ways[0])
+    if options.speed == "measure":
+        for pause in pauses:
+            predictor.network.multiply_adds((images.shape[2], images.shape[3]), pause, True)
     task = Sweep(predictor, dataset, ways, options.out, options.criterion, places)
     shard = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     with progress_bar(f"{len(ways)} configurations") as update:
         tallies = task.run(shard, update)
-    if tallies is None:
-        say(f"process {shard[0]} is done; the last one to finish writes the results")
+    if tallies is None:  # The first process writes the results.
         return
-    images = _timed_input(predictor, dataset, options.speed_batch)
     size = (images.shape[2], images.shape[3])
-    settings = SpeedSettings(threads=options.threads)
     table = None
     if options.speed == "predict":
-        table = _cost_table(predictor, images, settings)
+        table = replace(_cost_table(predictor, images, settings), windows=windows)
     name = f"{dataset.name} {dataset.split}"
     found = describe(predictor, ways, tallies, size, options.criterion, table, name)
     if options.speed == "measure":
-        settings = replace(settings, early_exit=options.early_exit)
         with progress_bar("timing") as update:
             report = measure_speed(predictor.network, images, pauses, settings, update)
-        found = [join(a, s) for a, s in zip(found, report.measurements, strict=True)]
+        found = [
+            join(accuracy, per_picture(speed, windows))
+            for accuracy, speed in zip(found, report.measurements, strict=True)
+        ]
     rows = [item.to_json() for item in found]
     write_jsonl(options.out / "sweep.jsonl", rows)
     write_csv(options.out / "sweep.csv", rows)
@@ -133,7 +141,7 @@ def tune(options: TuneOptions) -> None:
     from pathlib import Path
 
     from paumer.model.weights import find_model
-    from paumer.predict import write_points
+    from paumer.predict import check_point_name, write_points
     from paumer.study.speed import SpeedSettings
     from paumer.study.tradeoff import Budget
     from paumer.study.tuning import TuneSettings
@@ -142,6 +150,7 @@ def tune(options: TuneOptions) -> None:
     budget = Budget(
         latency_ms=options.latency_ms, speed_up=options.speed_up, max_drop=options.max_drop
     )
+    check_point_name(options.name or str(budget))
     settings = TuneSettings(
         procedure=options.procedure,
         early_exit=options.early_exit,
@@ -183,7 +192,7 @@ def _open(
     from paumer.data.datasets import open_dataset
     from paumer.predict import load
 
-    if options.threads:
+    if options.threads is not None:
         torch.set_num_threads(at_least_one(options.threads, "threads"))
     dataset = open_dataset(options.data, options.split)
     predictor = load(options.model, pick_device(options.device))
@@ -259,19 +268,18 @@ def _blocks(
     predictor: "Predictor", dataset: "Dataset", places: Sequence[int]
 ) -> list[dict[str, Any]]:
     """Accuracy and mIoU of the auxiliary head after every block, printed too."""
+    from paumer.study.accuracy import known_value
     from paumer.study.uncertainty import study_blocks
 
     with progress_bar("auxiliary head") as update:
         _, confusions = study_blocks(predictor, dataset, places, progress=update)
     rows = [
-        {"block": number, "miou": one.miou, "pixel_accuracy": one.pixel_accuracy}
-        for number, one in enumerate(confusions, 1)
+        {"block": n, "miou": known_value(one.miou), "pixel_accuracy": one.pixel_accuracy}
+        for n, one in enumerate(confusions, 1)
     ]
     table = new_table("auxiliary head after block", "mIoU", "pixel accuracy")
     for row in rows:
-        table.add_row(
-            str(row["block"]), f"{100 * row['miou']:.2f}", f"{100 * row['pixel_accuracy']:.2f}"
-        )
+        table.add_row(str(row["block"]), _percent(row["miou"]), _percent(row["pixel_accuracy"]))
     console.print(table)
     return rows
 
@@ -294,10 +302,13 @@ def _print_accuracy(rows: Sequence[dict[str, Any]]) -> None:
         )
     say(f"{rows[0]['data']}, {rows[0]['pictures']} pictures; accuracy over pixels and classes, %")
     console.print(table)
-    several = rows[:8]
-    classes = new_table("IoU, %", *(row["pause"] for row in several))
+    shown = rows[:6]
+    several = len({row["criterion"] for row in rows}) > 1
+    heads = [f"{row['pause']} {row['criterion']}" if several else row["pause"] for row in shown]
+    more = f" (the first {len(shown)} of {len(rows)})" if len(rows) > len(shown) else ""
+    classes = new_table(f"IoU, %{more}", *heads)
     for name in rows[0]["iou"]:
-        classes.add_row(name, *(_percent(row["iou"][name]) for row in several))
+        classes.add_row(escape(name), *(_percent(row["iou"][name]) for row in shown))
     console.print(classes)
 
 
@@ -315,7 +326,7 @@ def _print_measurements(found: "Sequence[Measurement]", names: Sequence[str] = (
     for number, item in enumerate(shown):
         predicted = "~" * item.predicted
         table.add_row(
-            *([names[number]] if names else []),
+            *([escape(names[number])] if names else []),
             f"{item.pause}{' early exit' * item.early_exit}",
             _percent(item.miou),
             f"{predicted}{item.speed_up:.2f}x" if item.speed_up else "",

@@ -28,7 +28,7 @@ def predict(*sources: str, options: PredictOptions) -> None:
 
     if not sources:
         raise ValueError("nothing to segment: name a picture, a folder or a video")
-    if options.threads:
+    if options.threads is not None:
         torch.set_num_threads(at_least_one(options.threads, "threads"))
     found = find_sources(sources, options.out)
     predictor = load(options.model, pick_device(options.device))

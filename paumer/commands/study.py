@@ -1,6 +1,7 @@
 """`paumer study ...`: the paper's figures, each with its data as CSV beside it."""
 
 import csv
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -56,9 +57,8 @@ def method(
     from paumer.study.paper_figures import draw_method
 
     predictor = load(model, pick_device(device))
-    config = predictor.resolve(pause)
-    panels = illustrate(predictor, read_image(picture), config)
-    draw_method(panels, out / "method", columns=len(config.stages) * 2 + 1 if config else 4)
+    panels = illustrate(predictor, read_image(picture), predictor.way(pause))
+    draw_method(panels, out / "method", math.log(len(predictor.classes)))
     maps = [panel for panel in panels if panel.image.ndim == 2]
     rows = [
         {"map": panel.title, "row": row, "column": column, "entropy": float(value)}
@@ -102,7 +102,7 @@ def tradeoff(
     from paumer.study.tradeoff import baseline
 
     series = _series(sweeps)
-    reference = baseline(_mean_of(segmenter)) if segmenter else None
+    reference = baseline(_timed(_mean_of(segmenter), segmenter)) if segmenter else None
     draw_tradeoff(series, out / name, title, reference, skyline)
     _finish(out / name, _rows(series))
 
@@ -173,18 +173,17 @@ def compare(
     """
     from paumer.study.paper_figures import draw_comparison
 
-    with points.open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if dataset in (None, row.get("dataset"))]
-    if not rows:
-        raise ValueError(f'"{points}" has no row{f" of {dataset}" if dataset else ""}')
-    for number, row in enumerate(rows, 2):
-        for column in ("model", "family", "miou", "images_per_second", "source"):
-            if not row.get(column):
-                raise ValueError(f'row {number} of "{points}" lacks its {column}')
+    rows = _published(points, dataset)
     series = _series(sweeps)
     draw_comparison(rows, series, out / "compare", title)
     ours = [
-        {"model": row["label"], "family": "paumer", "source": "measured here", **row}
+        {
+            "model": row["label"],
+            "family": "paumer",
+            "source": "measured here",
+            **row,
+            "miou": 100 * row["miou"],
+        }
         for row in _rows(series)
     ]
     _finish(out / "compare", [*rows, *ours])
@@ -360,6 +359,32 @@ def two(sweep: Path, /, *, title: str = "", out: Path = Path("figures")) -> None
     _finish(out / "two_pauses", [item.to_json() for item in found])
 
 
+def _published(points: Path, dataset: str | None) -> list[dict[str, str]]:
+    """The rows of a CSV of other models, each with all it needs, of one data set."""
+    with points.open(encoding="utf-8", newline="") as file:
+        lines = list(enumerate(csv.DictReader(file), 2))
+    rows = []
+    for number, row in lines:
+        if dataset in (None, row.get("dataset")):
+            for column in ("model", "family", "miou", "images_per_second", "source"):
+                if not row.get(column):
+                    raise ValueError(f'line {number} of "{points}" lacks its {column}')
+            for column in ("miou", "images_per_second"):
+                try:
+                    float(row[column])
+                except ValueError:
+                    raise ValueError(
+                        f'line {number} of "{points}": {column} is "{row[column]}", no number'
+                    ) from None
+            rows.append(row)
+    if not rows:
+        raise ValueError(f'"{points}" has no row{f" of {dataset}" if dataset else ""}')
+    several = sorted({row.get("dataset") or "" for row in rows})
+    if len(several) > 1:
+        raise ValueError(f'"{points}" has {", ".join(several)}: choose one with --dataset')
+    return rows
+
+
 def _series(sweeps: Sequence[str]) -> "dict[str, list[Measurement]]":
     """The measurements of each LABEL=FOLDER."""
     found = {}
@@ -367,6 +392,8 @@ def _series(sweeps: Sequence[str]) -> "dict[str, list[Measurement]]":
         label, mark, folders = text.partition("=")
         if not mark:
             raise ValueError(f'"{text}" is not LABEL=FOLDER, such as entropy=runs/sweep')
+        if label in found:
+            raise ValueError(f'two lines are called "{label}": give each its own name')
         found[label] = _timed(_mean_of(folders), folders)
     return found
 
@@ -412,5 +439,5 @@ def _or_dash(value: float | None, sign: str = "") -> str:
 
 
 def _finish(stem: Path, rows: Sequence[dict[str, Any]]) -> None:
-    write_csv(stem.with_suffix(".csv"), rows)
+    write_csv(stem.with_name(f"{stem.name}.csv"), rows)
     say(f"wrote {stem}.png, .svg and .csv")

@@ -77,7 +77,7 @@ class SceneDataset:
     problems: tuple[Problem, ...] = ()
 
     def __init__(self, split: str, count: int, size: tuple[int, int] = _SCENE_SIZE) -> None:
-        self.name = "scenes"
+        self.name = "scenes" if size == _SCENE_SIZE else f"scenes@{size[0]}x{size[1]}"
         self.split = split
         self.size = size
         self.seeds = scene_seeds(split, count)
@@ -156,8 +156,9 @@ class JoinedDataset:
         return part.files(place)
 
     def _find(self, index: int) -> tuple[Dataset, int]:
-        if not 0 <= index < len(self):
+        if not -len(self) <= index < len(self):
             raise IndexError(index)
+        index %= len(self)
         number = bisect_right(self._ends, index)
         return self.parts[number], index - (self._ends[number - 1] if number else 0)
 
@@ -278,12 +279,23 @@ def available_splits(spec: str) -> tuple[str, ...]:
 
 def _joined(spec: str) -> list[str]:
     """The data sets that a text joins by `+`; none where the `+` belongs to a file's name."""
-    if "+" not in spec or Path(spec.partition(":")[2] or spec).expanduser().exists():
+    if "+" not in spec or _exists(spec):
         return []
-    parts = spec.split("+")
+    parts: list[str] = []
+    for piece in spec.split("+"):
+        # A + may also belong to the name of the folder before it.
+        if parts and not _exists(parts[-1]) and _exists(f"{parts[-1]}+{piece}"):
+            parts[-1] += f"+{piece}"
+        else:
+            parts.append(piece)
     if not all(parts):
         raise ValueError(f'"{spec}" joins nothing: write it as in camvid:DIR+scenes:400')
     return parts
+
+
+def _exists(spec: str) -> bool:
+    """Whether a text names a file or folder, after the kind of data set if it says one."""
+    return Path(spec.partition(":")[2] or spec).expanduser().exists()
 
 
 def _scenes(spec: str, split: str) -> SceneDataset:

@@ -117,7 +117,11 @@ class Tally:
     ) -> tuple[float, float]:
         """A bootstrap interval of the mIoU: pictures drawn with replacement."""
         edge = (1 - level) / 2
-        low, high = np.quantile(self.resampled(draws, seed), [edge, 1 - edge])
+        values = self.resampled(draws, seed)
+        known = values[~np.isnan(values)]  # A draw of pictures without any label has none.
+        if not len(known):
+            return float("nan"), float("nan")
+        low, high = np.quantile(known, [edge, 1 - edge])
         return float(low), float(high)
 
     def resampled(self, draws: int = 1000, seed: int = 0) -> Float[np.ndarray, " draws"]:
@@ -125,17 +129,19 @@ class Tally:
         dice = np.random.Generator(np.random.PCG64(seed))
         count = len(self.pictures)
         times = dice.multinomial(count, np.full(count, 1 / count), size=draws)
-        return mean_known(union_share(np.tensordot(times, self.pictures, 1)))
+        # Floating point is many times faster and exact below 2^53.
+        sums = np.tensordot(times.astype(float), self.pictures.astype(float), 1)
+        return mean_known(union_share(sums.astype(np.int64)))
 
     def to_json(self, names: Sequence[str]) -> dict[str, Any]:
         """The figures people report, as JSON values; a class that is nowhere is None."""
         low, high = self.interval()
         values: dict[str, Any] = {
-            "miou": self.miou,
-            "miou_low": low,
-            "miou_high": high,
+            "miou": known_value(self.miou),
+            "miou_low": known_value(low),
+            "miou_high": known_value(high),
             "pixel_accuracy": self.pixel_accuracy,
-            "mean_accuracy": self.mean_accuracy,
+            "mean_accuracy": known_value(self.mean_accuracy),
             "pictures": len(self.pictures),
             "iou": dict(zip(names, known_values(self.iou), strict=True)),
         }
@@ -156,7 +162,12 @@ def union_share(counts: Int[np.ndarray, "*s 3 classes"]) -> Float[np.ndarray, "*
 
 def known_values(values: Float[np.ndarray, " n"]) -> list[float | None]:
     """As JSON: None for NaN."""
-    return [None if np.isnan(value) else float(value) for value in values]
+    return [known_value(value) for value in values]
+
+
+def known_value(value: float) -> float | None:
+    """As JSON: None for NaN."""
+    return None if np.isnan(value) else float(value)
 
 
 def evaluate(
@@ -177,7 +188,8 @@ def evaluate(
     which are the same for any number of processes.
     """
     check_classes(predictor, dataset)
-    groups = batches(predictor, dataset, ways[0], indices)[shard[0] :: shard[1]]
+    check_criterion(criterion, predictor, ways[0])
+    groups = batches(predictor, dataset, ways[0], indices, criterion)[shard[0] :: shard[1]]
     total = sum(len(group) for group in groups)
     tallies = [empty_tally(len(dataset.class_set), by_size) for _ in ways]
     done = 0
@@ -211,7 +223,7 @@ def count_batch(
     by_size: bool = False,
 ) -> list[Tally]:
     """What each way of inference gets right in one batch of samples, which have those places."""
-    chosen = make_criterion(criterion, predictor, samples, seed + places[0])
+    chosen = make_criterion(criterion, predictor, samples, seed + places[0], ways[0])
     ways = [replace(way, criterion=chosen) for way in ways]
     classes, ignore = len(dataset.class_set), dataset.class_set.ignore
     found: dict[int, Tally] = {}
@@ -235,17 +247,15 @@ def marginals(confusion: Confusion) -> Int[np.ndarray, "3 classes"]:
 
 
 def make_criterion(
-    name: str, predictor: Predictor, samples: Sequence[Sample], seed: int
+    name: str, predictor: Predictor, samples: Sequence[Sample], seed: int, how: Inference
 ) -> Criterion:
     """The criterion of that name for a batch: entropy, confidence, margin, random or oracle."""
-    check_criterion(name)
+    check_criterion(name, predictor, how)
     if name in CRITERIA:
         return CRITERIA[name]
     if name == "random":
         return random_by_place(seed)
-    if predictor.config.window is not None:
-        raise ValueError("the oracle needs whole pictures: this model cuts them into windows")
-    grids = [predictor.scaled_labels(sample.labels) for sample in samples]
+    grids = [predictor.scaled_labels(sample.labels, how) for sample in samples]
     if len({grid.shape for grid in grids}) > 1:
         raise ValueError("the oracle needs pictures of one size in a batch: use a batch of 1")
     labels = torch.from_numpy(np.stack(grids))
@@ -253,11 +263,16 @@ def make_criterion(
     return oracle(patch_labels(labels, patch, classes))
 
 
-def check_criterion(name: str) -> None:
-    """Raise unless there is a criterion of that name."""
+def check_criterion(name: str, predictor: Predictor, how: Inference) -> None:
+    """Raise unless there is a criterion of that name, and it can judge pictures run that way."""
     known = [*CRITERIA, "random", "oracle"]
     if name not in known:
         raise ValueError(f'no criterion "{name}": choose one of {", ".join(known)}')
+    windows = how.window or predictor.config.window
+    if name == "oracle" and (windows or how.flip or how.scales != (1.0,)):
+        raise ValueError(
+            "the oracle needs whole pictures, once: it goes with no window, scales or flip"
+        )
 
 
 def batches(
@@ -265,9 +280,15 @@ def batches(
     dataset: Dataset,
     how: Inference,
     indices: Sequence[int] | None = None,
+    criterion: str = "entropy",
 ) -> list[list[int]]:
-    """The pictures in batches as large as their windows allow, judged by the first picture."""
+    """The pictures in batches as large as their windows allow, judged by the first picture.
+
+    At random who pauses follows from the picture's number, so each is a batch of its own.
+    """
     places = list(range(len(dataset)) if indices is None else indices)
+    if criterion == "random":
+        return [[place] for place in places]
     if not places:
         return []
     height, width = dataset[places[0]].labels.shape

@@ -9,7 +9,8 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -20,13 +21,22 @@ from torch import Tensor
 
 from paumer import pausing
 from paumer.criteria import entropy
+from paumer.disk import replace_file
 from paumer.model.backbone import gather_table
 from paumer.model.decoders import TokenDecoder, upsample
 from paumer.model.segmenter import NO_PAUSE, PausingSegmenter, Walk
 from paumer.pause_config import PauseConfig, Threshold
-from paumer.study.speed import Progress, SpeedSettings, environment, setting, time_interleaved
+from paumer.study.speed import (
+    Progress,
+    SpeedSettings,
+    environment,
+    in_words,
+    setting,
+    time_interleaved,
+)
 from paumer.study.tradeoff import Measurement
 
+ROUNDS = 15
 Ladder = tuple[tuple[int, float], ...]
 
 
@@ -48,6 +58,8 @@ class CostTable:
     decoder: Ladder
     pausing: Ladder
     assembling: Ladder
+    windows: int = 1
+    """Into how many windows a picture is cut; the times are those of a batch of windows."""
 
     def seconds(self, pause: PauseConfig, early_exit: bool = False) -> float:
         """The predicted time of one batch."""
@@ -73,9 +85,11 @@ class CostTable:
             pause=pause,
             early_exit=early_exit and bool(pause),
             predicted=True,
-            images_per_second=self.batch / seconds,
-            latency_ms=1000 * seconds,
+            images_per_second=self.batch / seconds / self.windows,
+            latency_ms=1000 * seconds * self.windows,
             speed_up=self.seconds(NO_PAUSE) / seconds,
+            where=in_words(self.environment),
+            when=self.environment["when"],
             **known,
         )
 
@@ -189,6 +203,7 @@ def cached_cost(
 ) -> CostTable:
     """The cost table of this machine and setting, measured if it is not at hand yet."""
     directory = directory or cache_directory()
+    settings = replace(settings, rounds=ROUNDS)
     what = environment(images, settings)
     shape = {key: what[key] for key in what if key not in ("when", "rounds")}
     assert model.config
@@ -200,10 +215,9 @@ def cached_cost(
         return CostTable.from_json(json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, TypeError, KeyError):
         table = measure_cost(model, images, settings, progress)
-    directory.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(table.to_json()), "utf-8")
-    os.replace(new, path)
+    with suppress(OSError):  # A cache that cannot be written costs time, not results.
+        directory.mkdir(parents=True, exist_ok=True)
+        replace_file(path, json.dumps(table.to_json()).encode())
     return table
 
 

@@ -11,21 +11,23 @@ from paumer.data.labels import paint
 from paumer.media import overlay
 from paumer.pause_config import PauseConfig
 from paumer.pausing import Stage
-from paumer.predict import Predictor
+from paumer.predict import Inference, Predictor
 from paumer.study.paper_figures import Panel
 
 
 def illustrate(
-    predictor: Predictor, image: UInt8[np.ndarray, "h w 3"], pause: PauseConfig
+    predictor: Predictor, image: UInt8[np.ndarray, "h w 3"], how: Inference
 ) -> list[Panel]:
     """The panels of the paper's first figure: for each pause the entropy and who has paused."""
-    if not pause:
+    if not how.pause:
         raise ValueError("nothing pauses: give a configuration such as 3:0.4,5:0.4,7:0.4")
     if predictor.config.window is not None:
         raise ValueError("the illustration needs whole pictures: this model cuts them into windows")
-    result = predictor.predict(image, pause)
+    (result,) = predictor.predict_batch([image], how)
     with torch.inference_mode():
-        prediction = predictor.network(predictor.network_input(image), pause, full_size=False)
+        prediction = predictor.network(
+            predictor.network_input(image), how.pause, early_exit=how.early_exit, full_size=False
+        )
     panels = [Panel("picture", image)]
     for stage in prediction.stages:
         so_far = np.where(result.paused_after <= stage.block, result.paused_after, 0)

@@ -36,6 +36,8 @@ def draw_tradeoff(
     """
     figure = new_figure(6.4, 4.0)
     axes = figure.add_subplot()
+    if len(series) > len(LINES):
+        raise ValueError(f"{len(series)} lines cannot be told apart: give at most {len(LINES)}")
     for number, (name, items) in enumerate(series.items()):
         colour, line, mark = LINES[number % len(LINES)]
         shown = sorted(skyline(items) if only_skyline else items, key=_speed)
@@ -74,6 +76,11 @@ def draw_comparison(
             s=30,
             label=family,
         )
+        for row in some:
+            place = float(row["images_per_second"]), float(row["miou"])
+            axes.annotate(
+                row["model"], place, (4, 2), textcoords="offset points", fontsize=5.5, color="#555"
+            )
     for number, (name, items) in enumerate(ours.items()):
         colour, line, mark = LINES[number % len(LINES)]
         front = skyline(items)
@@ -120,7 +127,7 @@ def draw_class_entropies(
         axes.set_ylim(0, float(counts.edges[-1]))
     for axes in panels[len(shown) :]:
         axes.set_visible(False)
-    _violin_legend(panels[0])
+    _violin_legend(panels[min(columns, len(shown)) - 1])
     figure.supxlabel("after block", fontsize=9)
     figure.supylabel("entropy, nats", fontsize=9)
     _save(figure, path)
@@ -234,9 +241,9 @@ class Panel:
     image: UInt8[np.ndarray, "h w 3"] | Float[np.ndarray, "gh gw"]
 
 
-def draw_method(panels: Sequence[Panel], path: Path, columns: int = 4, top: float = 1.0) -> None:
-    """Pictures and entropy maps side by side; maps share one scale from 0 to ``top`` nats."""
-    rows = -(-len(panels) // columns)
+def draw_method(panels: Sequence[Panel], path: Path, top: float = 1.0) -> None:
+    """Pictures and entropy maps in two rows; maps share one scale from 0 to ``top`` nats."""
+    rows, columns = 2, -(-len(panels) // 2)
     first = panels[0].image
     figure = new_figure(3.0 * columns, rows * (3.0 * first.shape[0] / first.shape[1] + 0.3))
     shown = None
@@ -272,7 +279,7 @@ def _violins(
 def _violin_legend(axes: Any) -> None:
     for colour, name in ((BLUE, "right"), (ORANGE, "wrong")):
         axes.fill_between([], [], color=colour, label=name)
-    axes.legend(frameon=False, fontsize=8, loc="upper right", ncols=2)
+    axes.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2)
 
 
 def _mark_reference(axes: Any, item: Measurement, name: str = "Segmenter") -> None:
@@ -297,4 +304,4 @@ def _points(item: Measurement) -> float:
 
 
 def _save(figure: Any, path: Path) -> None:
-    save_figure(figure, path.with_suffix(".png"), path.with_suffix(".svg"))
+    save_figure(figure, *(path.with_name(path.name + suffix) for suffix in (".png", ".svg")))

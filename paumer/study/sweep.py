@@ -7,6 +7,7 @@ configurations have in common is computed once (``PausingSegmenter.forward_many`
 import hashlib
 import io
 import json
+import time
 import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -28,6 +29,7 @@ from paumer.study.accuracy import (
     check_classes,
     check_criterion,
     count_batch,
+    known_value,
     read_ahead,
 )
 from paumer.study.cost import CostTable
@@ -52,14 +54,15 @@ class Sweep:
     def run(
         self, shard: tuple[int, int] = (0, 1), progress: Progress | None = None
     ) -> list[Tally] | None:
-        """Count what is missing; what each way gets right, or None while others still count.
+        """Count what is missing; what each way gets right.
 
         ``shard`` is this process's number and how many there are: each counts its own batches.
+        The first one waits for the others and gives the result, the others give None.
         """
         check_classes(self.predictor, self.dataset)
-        check_criterion(self.criterion)
+        check_criterion(self.criterion, self.predictor, self.ways[0])
         self._claim()
-        groups = batches(self.predictor, self.dataset, self.ways[0], self.indices)
+        groups = batches(self.predictor, self.dataset, self.ways[0], self._places, self.criterion)
         rank, world = shard
         mine = range(rank, len(groups), world)
         missing = [number for number in mine if not self._file(number).exists()]
@@ -68,15 +71,18 @@ class Sweep:
         for number, samples in zip(missing, ahead, strict=True):
             if progress:
                 progress(done, total)
-            tallies = count_batch(
-                self.predictor, self.dataset, groups[number], samples, self.ways, self.criterion
-            )
-            self._save(number, np.stack([tally.pictures for tally in tallies]))
             done += 1
+            if not self._file(number).exists():  # Another process may have been here.
+                tallies = count_batch(
+                    self.predictor, self.dataset, groups[number], samples, self.ways, self.criterion
+                )
+                self._save(number, np.stack([tally.pictures for tally in tallies]))
         if progress:
             progress(done, total)
-        if not all(self._file(number).exists() for number in range(len(groups))):
+        if rank:
             return None
+        while not all(self._file(number).exists() for number in range(len(groups))):
+            time.sleep(0.2)
         places = np.array([place for group in groups for place in group], np.int64)
         counts = np.concatenate([self._load(number) for number in range(len(groups))], 1)
         return [Tally(places, part) for part in counts]
@@ -106,7 +112,7 @@ class Sweep:
             weights.hexdigest(),
             json.dumps(self.predictor.config.to_json(), sort_keys=True),
             f"{self.dataset.name} {self.dataset.split} {len(self.dataset)}",
-            str(None if self.indices is None else list(self.indices)),
+            *(self._identity(place) for place in self._places),
             self.criterion,
             *(
                 f"{way.pause} {way.early_exit} {way.window} {way.stride} {way.short_side} "
@@ -115,6 +121,16 @@ class Sweep:
             ),
         ]
         return hashlib.blake2b("\n".join(said).encode(), digest_size=16).hexdigest()
+
+    @property
+    def _places(self) -> Sequence[int]:
+        return range(len(self.dataset)) if self.indices is None else self.indices
+
+    def _identity(self, place: int) -> str:
+        """What tells a picture from others of its name: its files, where it has any."""
+        files = self.dataset.files(place) or ()
+        seen = [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+        return f"{place} {seen}"
 
     def _save(self, number: int, counts: np.ndarray) -> None:
         content = io.BytesIO()
@@ -126,7 +142,7 @@ class Sweep:
         try:
             with np.load(path, allow_pickle=False) as file:
                 counts: np.ndarray = file["counts"].astype(np.int64)
-        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
             raise ValueError(
                 f'cannot read "{path}" ({error}): remove it, and the sweep counts it again'
             ) from error
@@ -154,11 +170,11 @@ def describe(
         known: dict[str, Any] = {
             "criterion": criterion,
             "data": data,
-            "miou": tally.miou,
-            "miou_low": low,
-            "miou_high": high,
+            "miou": known_value(tally.miou),
+            "miou_low": known_value(low),
+            "miou_high": known_value(high),
             "pixel_accuracy": tally.pixel_accuracy,
-            "mean_accuracy": tally.mean_accuracy,
+            "mean_accuracy": known_value(tally.mean_accuracy),
             "pictures": len(tally.pictures),
         }
         early_exit = way.early_exit and bool(way.pause)

@@ -66,6 +66,13 @@ def join(accuracy: Measurement, speed: Measurement) -> Measurement:
 _ACCURACY = ("miou", "miou_low", "miou_high", "pixel_accuracy", "mean_accuracy", "pictures", "data")
 
 
+def per_picture(item: Measurement, windows: int) -> Measurement:
+    """The speed for pictures of so many windows each, when that of single windows was measured."""
+    times = {"images_per_second": 1 / windows, "latency_ms": windows, "latency_ms_p95": windows}
+    known = {name: getattr(item, name) for name in times}
+    return replace(item, **{n: v * times[n] for n, v in known.items() if v is not None})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Budget:
     """What is asked of a configuration: exactly one of the three.
@@ -79,8 +86,9 @@ class Budget:
     max_drop: float | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in ("latency_ms", "speed_up", "max_drop") if self.value(name)]
-        if len(given) != 1 or min(self.value(name) or 0 for name in given) <= 0:
+        bounds = [self.value(name) for name in ("latency_ms", "speed_up", "max_drop")]
+        given = [bound for bound in bounds if bound is not None]
+        if len(given) != 1 or not given[0] > 0:
             raise ValueError("give exactly one of latency_ms, speed_up and max_drop, above 0")
 
     def __str__(self) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from paumer.study.cost import CostTable, cached_cost
 from paumer.study.grids import NO_PAUSE, one, spaced, two
 from paumer.study.speed import SpeedSettings, measure_speed
 from paumer.study.sweep import Sweep, describe, search
-from paumer.study.tradeoff import Budget, Measurement, choose, join, skyline
+from paumer.study.tradeoff import Budget, Measurement, choose, join, per_picture, skyline
 
 NAMED: Mapping[str, Budget] = {
     "accurate": Budget(max_drop=0.3),
@@ -80,9 +81,11 @@ def tune(
     ``directory`` and not counted again.
     """
     settings = settings or TuneSettings()
+    windows = predictor.windows(dataset[0].labels.shape, Inference())
     table = cached_cost(
         predictor.network, images, settings.speed, progress=lambda *done: say("timing parts", *done)
     )
+    table = replace(table, windows=windows)
     size = (images.shape[2], images.shape[3])
 
     def evaluate(pauses: Sequence[PauseConfig]) -> list[Measurement]:
@@ -100,7 +103,8 @@ def tune(
         data = f"{dataset.name} {dataset.split}"
         return describe(predictor, ways, tallies, size, table=table, data=data)
 
-    depth = predictor.network.backbone.depth
+    # After the last block a pause means something only with early exit.
+    depth = predictor.network.backbone.depth + settings.early_exit
     found = evaluate([NO_PAUSE, *paper_configs(depth)])
     procedure = settings.procedure or ("layers" if budget.max_drop is not None else "filter")
     if procedure == "layers":
@@ -108,7 +112,14 @@ def tune(
     else:
         found += evaluate(fast_enough(table, budget, depth, settings))
     found = list({item.pause: item for item in found}.values())
-    return _finish(predictor, budget, found, images, settings, say)
+    speeds = measure_speed(
+        predictor.network,
+        images,
+        [item.pause for item in finalists(found, budget, settings.finalists)],
+        replace(settings.speed, early_exit=settings.early_exit),
+        lambda *done: say("timing finalists", *done),
+    )
+    return decide(found, [per_picture(item, windows) for item in speeds.measurements], budget)
 
 
 def paper_configs(depth: int) -> list[PauseConfig]:
@@ -117,55 +128,58 @@ def paper_configs(depth: int) -> list[PauseConfig]:
 
 
 def fast_enough(
-    table: CostTable, budget: Budget, depth: int, settings: TuneSettings, margin: float = 1.02
+    table: CostTable, budget: Budget, depth: int, settings: TuneSettings, margin: float = 1.15
 ) -> list[PauseConfig]:
-    """Of all single pauses and pairs, those that meet a budget of time, the slowest first.
+    """Of all single pauses and pairs, some that meet a budget of time, spread over those near it.
 
-    The slowest pause least, so they lose least. A budget of accuracy filters nothing. Predictions
-    are not exact: ``margin`` asks for a little more.
+    The slowest pause least, so they lose least; but predictions are not exact, so some are up to
+    ``margin`` times as fast as need be. A budget of accuracy filters nothing.
     """
     grid = [*paper_configs(depth), *one(depth), *two(depth, 1, depth - 1)]
     items = [table.predict(pause, settings.early_exit) for pause in dict.fromkeys(grid)]
     items.sort(key=lambda item: item.images_per_second or 0.0)
-    if budget.latency_ms is not None:
-        strict = Budget(latency_ms=budget.latency_ms / margin)
-    elif budget.speed_up is not None:
-        strict = Budget(speed_up=budget.speed_up * margin)
-    else:
-        return [item.pause for item in items[:: max(1, len(items) // settings.most)]]
     base = table.predict(NO_PAUSE)
-    within = [item.pause for item in items if strict.meets(item, base)]
-    # Nothing is fast enough: the fastest show how near it gets.
-    return within[: settings.most] or [item.pause for item in items[-settings.most :]]
+    within = [item for item in items if budget.max_drop or budget.meets(item, base)]
+    if not within:  # Nothing is fast enough: the fastest show how near it gets.
+        return [item.pause for item in items[-settings.most :]]
+    if budget.max_drop is None:
+        enough = margin * (within[0].images_per_second or 0.0)
+        within = [item for item in within if (item.images_per_second or 0.0) <= enough]
+    count = min(settings.most, len(within))
+    chosen = np.linspace(0, len(within) - 1, count).round().astype(int).tolist()
+    return [within[number].pause for number in chosen]
 
 
-def _finish(
-    predictor: Predictor,
-    budget: Budget,
-    found: Sequence[Measurement],
-    images: Float[Tensor, "b 3 h w"],
-    settings: TuneSettings,
-    say: Say,
-) -> Tuned:
-    """Time the finalists for real, and choose among them."""
-    finalists = [found[0]] + [choose(found, named)[0] for named in NAMED.values()]
-    rest = list(found)
-    while rest and len(finalists) < settings.finalists + len(NAMED) + 1:
-        best, met = choose([found[0], *rest], budget)
-        finalists.append(best)
-        rest = [item for item in rest if item.pause != best.pause]
-        if not met and budget.max_drop is not None:
-            break
-    finalists += skyline(found)[-1:]
-    unique = {item.pause: item for item in finalists}
-    speeds = measure_speed(
-        predictor.network,
-        images,
-        list(unique),
-        replace(settings.speed, early_exit=settings.early_exit),
-        lambda *done: say("timing finalists", *done),
-    )
-    timed = [join(unique[speed.pause], speed) for speed in speeds.measurements]
-    choice, met = choose(timed, budget)
-    points = {name: choose(timed, named)[0] for name, named in NAMED.items()}
-    return Tuned(choice, met, points, tuple(found))
+def finalists(
+    found: Sequence[Measurement], budget: Budget, count: int, slack: float = 1.08
+) -> list[Measurement]:
+    """What is worth timing for real: the best for the budget, some with slack, the named points."""
+    chosen = [choose(found, named)[0] for named in NAMED.values()]
+    for asked in (budget, tighter(budget, slack**0.5), tighter(budget, slack)):
+        rest = list(found)
+        for _ in range(count):
+            best, met = choose([found[0], *rest], asked)
+            chosen.append(best)
+            rest = [item for item in rest if item.pause != best.pause]
+            if not met or not rest:
+                break
+    chosen += skyline(found)[-1:]
+    return list({item.pause: item for item in chosen}.values())
+
+
+def tighter(budget: Budget, slack: float) -> Budget:
+    """A budget of time that asks for ``slack`` times the speed; one of accuracy stays."""
+    if budget.latency_ms is not None:
+        return Budget(latency_ms=budget.latency_ms / slack)
+    if budget.speed_up is not None:
+        return Budget(speed_up=budget.speed_up * slack)
+    return budget
+
+
+def decide(evaluated: Sequence[Measurement], timed: Sequence[Measurement], budget: Budget) -> Tuned:
+    """The choice among finalists by their real times."""
+    known = {item.pause: item for item in evaluated}
+    both = [join(known[item.pause], item) for item in timed]
+    choice, met = choose(both, budget)
+    points = {name: choose(both, named)[0] for name, named in NAMED.items()}
+    return Tuned(choice, met, points, tuple(evaluated))

@@ -37,12 +37,15 @@ def table(path):
 def test_tradeoff_averages_runs(tmp_path):
     folders = [sweep(tmp_path / str(n), PAPER_CONFIGS, 0.01 * n) for n in range(4)]
     lines = [f"entropy={folders[0]},{folders[2]}", f"random={folders[3]}"]
-    run("tradeoff", *lines, "--segmenter", folders[1], "--out", tmp_path, "--title", "Here")
-    rows = table(tmp_path / "tradeoff.csv")
+    command = ("tradeoff", *lines, "--segmenter", folders[1], "--out", tmp_path)
+    run(*command, "--title", "Here", "--name", "weight-0.1")
+    rows = table(tmp_path / "weight-0.1.csv")
     assert len(rows) == 2 * 14
     assert float(rows[0]["miou"]) == pytest.approx(0.69)
     assert float(rows[0]["miou_low"]) == pytest.approx(0.68)
-    assert (tmp_path / "tradeoff.svg").exists()
+    assert (tmp_path / "weight-0.1.svg").exists()
+    with pytest.raises(ValueError, match='two lines are called "a"'):
+        run("tradeoff", f"a={folders[0]}", f"a={folders[1]}")
 
 
 def test_spline_table(tmp_path, capsys):
@@ -60,9 +63,17 @@ def test_comparison_wants_a_source_for_every_number(tmp_path):
     head = "dataset,family,model,miou,images_per_second,source\n"
     points.write_text(head + "City,A,a1,70.5,12,a paper\nOther,B,b1,60,30,another\n")
     run("compare", f"ours={folder}", "--points", points, "--dataset", "City", "--out", tmp_path)
-    assert len(table(tmp_path / "compare.csv")) == 1 + 14
+    rows = table(tmp_path / "compare.csv")
+    assert [float(row["miou"]) for row in rows[:2]] == [70.5, pytest.approx(70)]
+    assert len(rows) == 1 + 14
     points.write_text(head + "City,A,a1,70.5,12,\n")
-    with pytest.raises(ValueError, match="lacks its source"):
+    with pytest.raises(ValueError, match=r"line 2 .* lacks its source"):
+        run("compare", f"ours={folder}", "--points", points, "--out", tmp_path)
+    points.write_text(head + "City,A,a1,70.5,fast,a\nOther,B,b1,60,30,b\n")
+    with pytest.raises(ValueError, match='images_per_second is "fast", no number'):
+        run("compare", f"ours={folder}", "--points", points, "--out", tmp_path)
+    points.write_text(head + "City,A,a1,70.5,12,a\nOther,B,b1,60,30,b\n")
+    with pytest.raises(ValueError, match="choose one with --dataset"):
         run("compare", f"ours={folder}", "--points", points, "--out", tmp_path)
     with pytest.raises(ValueError, match="no row of Mars"):
         run("compare", f"ours={folder}", "--points", points, "--dataset", "Mars")

@@ -259,12 +259,13 @@ class TestJoined:
         assert isinstance(both, Dataset)
         assert len(both) == len(list(both)) == 5
         assert [sample.image.shape[1] for sample in both] == [64, 64, 32, 32, 32]
-        assert both.name == "scenes+scenes"
+        assert both.name == "scenes@64x48+scenes@32x24"
         assert both.class_set == CAMVID
         assert both.files(4) is None
         assert available_splits("scenes:2+scenes:3") == ("train", "val", "test")
+        assert both[-1].name == both[4].name
         with pytest.raises(IndexError):
-            both[-1]
+            both[5]
 
     def test_files_are_found_and_classes_must_agree(self, tmp_path):
         folder = tmp_path / "with+plus"

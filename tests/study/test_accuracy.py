@@ -131,3 +131,39 @@ def test_a_tally_says_what_people_report(predictor, pictures):
     assert list(values["iou"]) == ["a", "b", "c"]
     assert list(values["iou_by_size"]) == list(values["miou_by_size"])
     assert values["pictures"] == 3
+
+
+@pytest.mark.parametrize("criterion", ["entropy", "random"])
+def test_odd_splits_give_the_same_counts_too(predictor, pictures, criterion):
+    data, way = pictures(6), ways(1)[1:2]
+    (whole,) = evaluate(predictor, data, way, criterion=criterion)
+    parts = [
+        evaluate(predictor, data, way, places, criterion=criterion)[0]
+        for places in ([0], [2, 4, 5], [1, 3])
+    ]
+    summed = parts[0] + parts[1] + parts[2]
+    assert np.array_equal(summed.pictures, whole.pictures)
+
+
+@pytest.mark.parametrize("how", [{"flip": True}, {"scales": (0.5,)}, {"window": 16}])
+def test_the_oracle_refuses_what_it_cannot_see(predictor, pictures, how):
+    way = Inference(pause=PauseConfig.parse("2:0.5"), batch=1, **how)
+    with pytest.raises(ValueError, match="the oracle needs whole pictures"):
+        evaluate(predictor, pictures(2), [way], criterion="oracle")
+
+
+def test_the_oracle_knows_the_scale(predictor, pictures):
+    way = Inference(pause=PauseConfig.parse("2:0.5"), batch=1, short_side=64)
+    (tally,) = evaluate(predictor, pictures(2), [way], criterion="oracle")
+    assert tally.pictures.sum() > 0
+
+
+def test_pictures_without_labels_leave_the_figures_known(predictor, pictures):
+    data = pictures(5)
+    data.truths[1:] = 255
+    (tally,) = evaluate(predictor, data, ways()[:1])
+    values = tally.to_json("abc")
+    assert values["miou_low"] == values["miou"] == values["miou_high"]
+    data.truths[:] = 255
+    (tally,) = evaluate(predictor, data, ways()[:1])
+    assert tally.to_json("abc")["miou"] is None

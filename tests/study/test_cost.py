@@ -20,7 +20,15 @@ def model():
 def table():
     """A machine on which everything takes a round number of seconds."""
     return CostTable(
-        environment={},
+        environment={
+            "when": "today",
+            "device": "a machine",
+            "threads": 1,
+            "precision": "fp32",
+            "size": [160, 160],
+            "batch": 1,
+            "full_size": True,
+        },
         patches=100,
         prefix=1,
         depth=4,
@@ -47,6 +55,8 @@ def test_a_configuration_costs_the_sum_of_its_parts():
 def test_a_prediction_says_that_it_is_one():
     item = table().predict(PauseConfig.parse("1:0.5"), miou=0.5)
     assert item.predicted
+    assert item.when == "today"
+    assert "a machine, 1 thread" in item.where
     assert item.miou == 0.5
     assert item.images_per_second == pytest.approx(2 / table().seconds(item.pause))
     assert item.speed_up == pytest.approx(48 / table().seconds(item.pause))

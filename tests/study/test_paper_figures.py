@@ -36,8 +36,8 @@ def entropies():
     return EntropyCounts(counts)
 
 
-def words(path):
-    """All text of an SVG that keeps text as text, or the number of its paths."""
+def paths_in(path):
+    """How many paths an SVG has."""
     return len(list(ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}path")))
 
 
@@ -53,8 +53,8 @@ DRAWINGS = {
     ),
     "comparison": lambda path: draw_comparison(
         [
-            {"family": "A", "miou": "40.1", "images_per_second": "12"},
-            {"family": "B", "miou": "50", "images_per_second": "120"},
+            {"model": "a1", "family": "A", "miou": "40.1", "images_per_second": "12"},
+            {"model": "b1", "family": "B", "miou": "50", "images_per_second": "120"},
         ],
         {"ours": imagined(PAPER_CONFIGS)},
         path,
@@ -81,12 +81,12 @@ def test_each_figure_is_drawn_as_picture_and_as_vectors(name, tmp_path):
         colours = picture.convert("RGB").getcolors(1 << 24)
         assert min(picture.size) > 300
     assert len(colours) > 20
-    assert words(tmp_path / f"{name}.svg") > 20
+    assert paths_in(tmp_path / f"{name}.svg") > 20
 
 
 def test_the_illustration_tells_the_story(predictor, tmp_path):
     image = np.random.default_rng(0).integers(0, 255, (64, 96, 3), np.uint8)
-    panels = illustrate(predictor, image, PauseConfig.parse("2:0.25,4:0.5"))
+    panels = illustrate(predictor, image, predictor.way("2:0.25,4:0.5"))
     titles = [panel.title for panel in panels]
     assert titles[:2] == ["picture", "entropy after block 2"]
     assert titles[2] == "paused so far: 25%"
@@ -99,4 +99,44 @@ def test_the_illustration_tells_the_story(predictor, tmp_path):
     draw_method(panels, tmp_path / "method")
     assert (tmp_path / "method.png").stat().st_size > 10_000
     with pytest.raises(ValueError, match="nothing pauses"):
-        illustrate(predictor, image, PauseConfig())
+        illustrate(predictor, image, predictor.way("none"))
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that were drawn, as they are before they are saved."""
+    caught = []
+    monkeypatch.setattr(
+        "paumer.study.paper_figures.save_figure", lambda figure, *paths: caught.append(figure)
+    )
+    return caught
+
+
+def test_lines_hold_the_measurements(drawn, tmp_path):
+    series = {"entropy": imagined(PAPER_CONFIGS), "random": imagined(PAPER_CONFIGS, 0.01)}
+    draw_tradeoff(series, tmp_path / "x")
+    (axes,) = drawn[0].axes
+    lines = {line.get_label(): line.get_xydata() for line in axes.lines}
+    for name, items in series.items():
+        expected = sorted((m.images_per_second, 100 * m.miou) for m in items)
+        assert np.allclose(lines[name], expected)
+
+
+def test_violins_are_as_wide_as_the_counts(drawn, tmp_path):
+    counts = EntropyCounts.empty(12, 4)
+    counts.counts[:, 0, 1, 3] = 10
+    counts.counts[:, 0, 1, 40] = 5
+    draw_entropies(counts, tmp_path / "x")
+    (axes,) = drawn[0].axes
+    right = axes.collections[0].get_paths()[0].vertices
+    middle = (counts.edges[3] + counts.edges[4]) / 2
+    widths = [abs(x) for x, y in right if abs(y - middle) < 1e-9]
+    half = (counts.edges[40] + counts.edges[41]) / 2
+    assert max(widths) == pytest.approx(0.42)
+    assert max(abs(x) for x, y in right if abs(y - half) < 1e-9) == pytest.approx(0.21)
+
+
+def test_too_many_lines_are_refused(tmp_path):
+    series = {str(number): imagined([]) for number in range(7)}
+    with pytest.raises(ValueError, match="cannot be told apart"):
+        draw_tradeoff(series, tmp_path / "x")

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from paumer import Inference, PauseConfig
+from paumer.data.datasets import open_dataset
 from paumer.study.accuracy import evaluate
 from paumer.study.grids import one
 from paumer.study.sweep import Sweep, describe, search
@@ -54,6 +56,7 @@ def test_what_was_counted_is_not_counted_again(predictor, pictures, tmp_path):
 def test_processes_share_a_folder(predictor, pictures, tmp_path):
     sweep = Sweep(predictor, pictures(7), ways(), tmp_path / "shared")
     assert sweep.run((1, 2)) is None
+    assert len(list((tmp_path / "shared/counts").glob("*.npz"))) == 2
     tallies = sweep.run((0, 2))
     alone = Sweep(predictor, pictures(7), ways(), tmp_path / "alone").run()
     for one_tally, other in zip(tallies, alone, strict=True):
@@ -68,9 +71,29 @@ def test_another_sweep_is_not_mixed_in(predictor, pictures, tmp_path):
     with pytest.raises(ValueError, match="belongs to another sweep"):
         Sweep(predictor, pictures(4), ways(), tmp_path, "random").run()
     bad = tmp_path / "counts/batch-00000.npz"
-    bad.write_bytes(b"PK not really")
-    with pytest.raises(ValueError, match=r"batch-00000.npz.*remove it"):
-        Sweep(predictor, pictures(4), ways(), tmp_path).run()
+    for content in (b"PK not really", b""):
+        bad.write_bytes(content)
+        with pytest.raises(ValueError, match=r"batch-00000.npz.*remove it"):
+            Sweep(predictor, pictures(4), ways(), tmp_path).run()
+
+
+def test_changed_files_are_another_sweep(predictor, tmp_path):
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+    mask = tmp_path / "masks/a.png"
+    Image.fromarray(np.zeros((32, 48, 3), np.uint8)).save(tmp_path / "images/a.png")
+    Image.fromarray(np.zeros((32, 48), np.uint8)).save(mask)
+    text = "val: {images: images, masks: masks}\nclasses: [a, b, c]\n"
+    (tmp_path / "data.yaml").write_text(text)
+
+    def run():
+        data = open_dataset(str(tmp_path / "data.yaml"), "val")
+        return Sweep(predictor, data, ways(), tmp_path / "out").run()
+
+    assert np.array_equal(run()[0].pictures, run()[0].pictures)
+    os.utime(mask, (1, 1))
+    with pytest.raises(ValueError, match="belongs to another sweep"):
+        run()
 
 
 def test_killed_at_random_moments_it_ends_the_same(predictor, pictures, tmp_path):
