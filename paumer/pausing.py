@@ -39,13 +39,15 @@ def going_on(n: int, share: float) -> int:
 
 
 def group_by_count(
-    score: Float[Tensor, "b n"], amount: Amount
+    score: Float[Tensor, "b n"], amount: Amount | int
 ) -> list[tuple[Int[Tensor, " g"] | None, int]]:
     """The pictures that can run together, and how many patches of each go on.
 
     By share that is the whole batch (``None``). By threshold every picture pauses what scores
-    below it, and pictures whose counts agree form a group.
+    below it, and pictures whose counts agree form a group. A whole number is the count itself.
     """
+    if isinstance(amount, int | torch.SymInt):
+        return [(None, amount)]
     if not isinstance(amount, Threshold):
         return [(None, going_on(score.shape[1], amount))]
     # "Not below" rather than "at least": a score that is not a number counts as needing work.

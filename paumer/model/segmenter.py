@@ -38,7 +38,7 @@ class Prediction:
     def paused_after(self) -> Int[Tensor, "b gh gw"]:
         """The block after which each patch paused, 0 where it went through all of them."""
         blocks = torch.zeros(
-            len(self.logits) * self.grid[0] * self.grid[1],
+            self.logits.shape[0] * self.grid[0] * self.grid[1],  # len() would fix it in exports.
             dtype=torch.long,
             device=self.logits.device,
         )
@@ -170,7 +170,9 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
             tokens = self.backbone.run_block(number, tokens, walk.table)
         return replace(walk, tokens=tokens)
 
-    def pause(self, walk: Walk, block: int, amount: Amount, criterion: Criterion) -> list[Walk]:
+    def pause(
+        self, walk: Walk, block: int, amount: Amount | int, criterion: Criterion
+    ) -> list[Walk]:
         """The walk without the patches that pause after ``block``: one, or by threshold several."""
         prefix = self.backbone.prefix
         # The prefix passes the head too: cutting it off first would copy all tokens.

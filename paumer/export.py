@@ -1,0 +1,313 @@
+"""ONNX, OpenVINO and torch.export of one configuration or of all, with the proof that they agree.
+
+The only module that knows onnx and the engines. An exported network takes normalised pictures of
+one size, any number of them, and gives coarse logits and the block each patch paused after: what
+the predictor needs, so that all engines share its path.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from paumer.criteria import entropy
+from paumer.disk import replace_file
+from paumer.model.segmenter import PausingSegmenter
+from paumer.model.weights import ModelConfig
+from paumer.pause_config import PauseConfig, Threshold
+from paumer.pausing import going_on
+
+AGREEMENT = 0.999
+"""The least share of patches whose class must agree with the network before export."""
+
+
+@dataclass(frozen=True)
+class ExportInfo:
+    """What an exported file says of itself: how it was made, and what it takes and gives.
+
+    ``pause`` is None where the file serves all configurations of ``blocks``; then its second input
+    says how many patches go on after each.
+    """
+
+    config: dict[str, Any]
+    size: tuple[int, int]
+    pause: str | None
+    blocks: tuple[int, ...]
+    early_exit: bool
+    patches: int
+
+    def kept(self, pause: PauseConfig) -> list[int]:
+        """How many patches go on after each of the file's blocks at a configuration."""
+        shares = dict(pause.stages)
+        extra = sorted(set(shares) - set(self.blocks))
+        if extra:
+            raise ValueError(
+                f'this file cannot pause after block {extra[0]} ("{pause}"): it was exported for '
+                f"{', '.join(map(str, self.blocks))}"
+            )
+        counts, active = [], self.patches
+        for block in self.blocks:
+            share = shares.get(block, 0.0)
+            if isinstance(share, Threshold):
+                raise ValueError(f'an exported file takes shares, not thresholds ("{pause}")')
+            active = going_on(active, share)
+            counts.append(active)
+        return counts
+
+    def to_json(self) -> str:
+        """As text, for the file's metadata."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "ExportInfo":
+        """What ``to_json`` wrote."""
+        values = json.loads(text)
+        return cls(**{**values, "size": tuple(values["size"]), "blocks": tuple(values["blocks"])})
+
+
+class _Fixed(nn.Module):
+    """One configuration as a module of one input."""
+
+    def __init__(self, model: PausingSegmenter, pause: PauseConfig, early_exit: bool) -> None:
+        super().__init__()
+        self.model, self.pause, self.early_exit = model, pause, early_exit
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        out = self.model(images, self.pause, entropy, self.early_exit, full_size=False)
+        return out.logits, out.paused_after()
+
+
+class _Dial(nn.Module):
+    """All configurations of some blocks as a module whose second input says how many go on."""
+
+    def __init__(self, model: PausingSegmenter, blocks: Sequence[int], early_exit: bool) -> None:
+        super().__init__()
+        self.model, self.blocks, self.early_exit = model, tuple(blocks), early_exit
+
+    def forward(self, images: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+        model = self.model
+        walk, done = model.start(images), 0
+        for place, block in enumerate(self.blocks):
+            walk = model.advance(walk, done, block)
+            count = int(kept[place].item())
+            torch._check(count >= 1)
+            torch._check(count <= walk.places.shape[1])
+            (walk,) = model.pause(walk, block, count, entropy)
+            done = block
+        walk = model.advance(walk, done, model.backbone.depth)
+        out = model.finish([walk], model.grid(images), self.early_exit)
+        return out.logits, out.paused_after()
+
+
+def export_onnx(
+    model: PausingSegmenter,
+    path: Path,
+    size: tuple[int, int],
+    pause: PauseConfig | None = None,
+    blocks: Sequence[int] = (3, 5, 7),
+    early_exit: bool = False,
+) -> ExportInfo:
+    """Write an ONNX file for pictures of ``size`` (height, width), a multiple of the patch.
+
+    With ``pause`` for that configuration, without it for all configurations of ``blocks``.
+    """
+    onnx = _need("onnx", "onnx")
+    _need("onnxscript", "onnx")
+    model = model.eval()
+    info = _describe(model, size, pause, blocks, early_exit)
+    images = torch.randn(2, 3, *size)
+    batch = torch.export.Dim("batch", min=1, max=1024)
+    if pause is not None:
+        module: nn.Module = _Fixed(model, pause, early_exit)
+        inputs: tuple[Tensor, ...] = (images,)
+        shapes: dict[str, Any] = {"images": {0: batch}}
+    else:
+        module = _Dial(model, info.blocks, early_exit)
+        start = torch.tensor(info.kept(PauseConfig(tuple((b, 0.3) for b in info.blocks))))
+        inputs, shapes = (images, start), {"images": {0: batch}, "kept": None}
+    program = torch.onnx.export(
+        module,
+        inputs,
+        input_names=["images", "kept"][: len(inputs)],
+        output_names=["logits", "paused_after"],
+        dynamic_shapes=shapes,
+        custom_translation_table={torch.ops.aten.sort.stable: _sort},
+        dynamo=True,
+        external_data=False,
+        verbose=False,
+    )
+    assert program is not None
+    proto = program.model_proto
+    entry = proto.metadata_props.add()
+    entry.key, entry.value = "paumer", info.to_json()
+    onnx.checker.check_model(proto)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, proto.SerializeToString())
+    return info
+
+
+def _sort(
+    self: Any, *, stable: bool = True, dim: int = -1, descending: bool = False
+) -> tuple[Any, Any]:
+    """Sorting in ONNX: its TopK gives equal values in their first order, as a stable sort does."""
+    from onnxscript import opset18 as op
+
+    count = op.Shape(self, start=dim, end=None if dim == -1 else dim + 1)
+    values, places = op.TopK(self, count, axis=dim, largest=int(descending), sorted=1)
+    return values, places
+
+
+def export_program(
+    model: PausingSegmenter,
+    path: Path,
+    size: tuple[int, int],
+    pause: PauseConfig,
+    early_exit: bool = False,
+) -> ExportInfo:
+    """Write a torch.export program (.pt2) of one configuration."""
+    model = model.eval()
+    info = _describe(model, size, pause, (), early_exit)
+    batch = torch.export.Dim("batch", min=1, max=1024)
+    with torch.no_grad():
+        program = torch.export.export(
+            _Fixed(model, pause, early_exit),
+            (torch.randn(2, 3, *size),),
+            dynamic_shapes={"images": {0: batch}},
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial.pt2")
+    torch.export.save(program, partial, extra_files={"paumer.json": info.to_json()})
+    partial.replace(path)
+    return info
+
+
+Runner = Callable[[Float[np.ndarray, "b 3 h w"], list[int]], tuple[np.ndarray, np.ndarray]]
+"""Pictures and how many patches go on, in; logits and the block each patch paused after, out."""
+
+
+def open_onnx(
+    path: Path, engine: str = "onnx", threads: int | None = None
+) -> tuple[ExportInfo, Runner]:
+    """What an ONNX file says of itself, and a function that runs it in an engine."""
+    if not path.is_file():
+        raise FileNotFoundError(f'there is no exported file "{path}": make it with paumer export')
+    if engine == "openvino":
+        return _open_openvino(path, threads)
+    runtime = _need("onnxruntime", "onnx")
+    options = runtime.SessionOptions()
+    if threads:
+        options.intra_op_num_threads = threads
+    try:
+        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # The runtime raises classes of its own for every kind of trouble.
+        raise ValueError(f'cannot read "{path}": {error}') from error
+    info = _info(session.get_modelmeta().custom_metadata_map.get("paumer"), path)
+
+    def run(images: np.ndarray, kept: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        feed = {"images": images}
+        if info.pause is None:
+            feed["kept"] = np.asarray(kept, np.int64)
+        logits, paused = session.run(None, feed)
+        return logits, paused
+
+    return info, run
+
+
+def _open_openvino(path: Path, threads: int | None) -> tuple[ExportInfo, Runner]:
+    openvino = _need("openvino", "openvino")
+    onnx = _need("onnx", "onnx")
+    proto = onnx.load(str(path), load_external_data=False)
+    found = {entry.key: entry.value for entry in proto.metadata_props}
+    info = _info(found.get("paumer"), path)
+    settings: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    if threads:
+        settings["INFERENCE_NUM_THREADS"] = threads
+    compiled = openvino.Core().compile_model(str(path), "CPU", settings)
+    request = compiled.create_infer_request()
+
+    def run(images: np.ndarray, kept: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        feed: dict[str, Any] = {"images": images}
+        if info.pause is None:
+            feed["kept"] = np.asarray(kept, np.int64)
+        results = request.infer(feed)
+        return results["logits"], results["paused_after"]
+
+    return info, run
+
+
+def verify(
+    model: PausingSegmenter,
+    info: ExportInfo,
+    run: Runner,
+    images: Float[Tensor, "b 3 h w"],
+    pauses: Sequence[PauseConfig],
+) -> float:
+    """The least share of patches, over configurations, whose class agrees with the network.
+
+    Raises if it is below ``AGREEMENT``.
+    """
+    worst = 1.0
+    for pause in pauses:
+        with torch.inference_mode():
+            own = model(images, pause, early_exit=info.early_exit and bool(pause), full_size=False)
+        kept = info.kept(pause) if info.pause is None else []
+        logits, _ = run(images.numpy(), kept)
+        same = logits.argmax(1) == own.logits.argmax(1).numpy()
+        worst = min(worst, float(same.mean()))
+        if worst < AGREEMENT:
+            raise ValueError(
+                f'the exported network disagrees with the original at "{pause}": only '
+                f"{worst:.2%} of the patches have the same class"
+            )
+    return worst
+
+
+def _describe(
+    model: PausingSegmenter,
+    size: tuple[int, int],
+    pause: PauseConfig | None,
+    blocks: Sequence[int],
+    early_exit: bool,
+) -> ExportInfo:
+    if model.config is None:
+        raise ValueError("the network has no configuration: its classes are not known")
+    patch = model.backbone.patch
+    if any(side % p for side, p in zip(size, patch, strict=True)):
+        raise ValueError(
+            f"a size of {size[1]}x{size[0]} is not made of whole patches of {patch[1]}x{patch[0]}"
+        )
+    depth = model.backbone.depth
+    if pause is not None:
+        pause.check(depth, early_exit)
+        if any(isinstance(amount, Threshold) for _, amount in pause.stages):
+            raise ValueError(f'an exported file takes shares, not thresholds ("{pause}")')
+    else:
+        PauseConfig(tuple((block, 0.5) for block in blocks)).check(depth, early_exit)
+    assert isinstance(model.config, ModelConfig)
+    return ExportInfo(
+        config=model.config.to_json(),
+        size=size,
+        pause=None if pause is None else str(pause),
+        blocks=() if pause is not None else tuple(blocks),
+        early_exit=early_exit,
+        patches=(size[0] // patch[0]) * (size[1] // patch[1]),
+    )
+
+
+def _info(text: str | None, path: Path) -> ExportInfo:
+    if text is None:
+        raise ValueError(f'"{path}" was not made by paumer export: it does not say what it takes')
+    return ExportInfo.from_json(text)
+
+
+def _need(module: str, extra: str) -> Any:
+    try:
+        return __import__(module)
+    except ImportError as error:
+        raise ImportError(f"this needs {module}: pip install 'paumer[{extra}]'") from error
