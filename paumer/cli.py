@@ -20,6 +20,7 @@ from paumer.commands.console import (
     say,
     write_json,
 )
+from paumer.commands.export import export
 from paumer.commands.measure import evaluate, sweep, tune
 from paumer.commands.predict import predict
 from paumer.commands.study import study
@@ -36,7 +37,7 @@ app = App(
     help="Segmentation by a vision transformer whose clear patches pause.",
     version=__version__,
 )
-for command in (predict, bench, evaluate, sweep, tune, study):
+for command in (predict, bench, evaluate, sweep, tune, study, export):
     app.command(command)
 
 

@@ -187,6 +187,18 @@ def export_program(
     return info
 
 
+def open_program(path: Path) -> "Runner":
+    """A function that runs a torch.export program."""
+    module = torch.export.load(path).module()
+
+    def run(images: np.ndarray, kept: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        with torch.inference_mode():
+            logits, paused = module(torch.from_numpy(images))
+        return logits.numpy(), paused.numpy()
+
+    return run
+
+
 Runner = Callable[[Float[np.ndarray, "b 3 h w"], list[int]], tuple[np.ndarray, np.ndarray]]
 """Pictures and how many patches go on, in; logits and the block each patch paused after, out."""
 
@@ -311,3 +323,44 @@ def _need(module: str, extra: str) -> Any:
         return __import__(module)
     except ImportError as error:
         raise ImportError(f"this needs {module}: pip install 'paumer[{extra}]'") from error
+
+
+USE_SCRIPT = '''"""Segment a picture with {file}: python THIS.py street.jpg [share ...]
+
+Needs numpy, pillow and onnxruntime. With a file for all configurations, give a share for each
+block at which it can pause.
+"""
+
+import json
+import pathlib
+import sys
+
+import numpy as np
+import onnxruntime
+from PIL import Image
+
+file = pathlib.Path(__file__).with_name("{file}")
+session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+info = json.loads(session.get_modelmeta().custom_metadata_map["paumer"])
+config, (height, width) = info["config"], info["size"]
+
+picture = Image.open(sys.argv[1]).convert("RGB")
+pixels = np.asarray(picture.resize((width, height)), np.float32) / 255
+normal = (pixels - np.float32(config["mean"])) / np.float32(config["std"])
+feed = {{"images": normal.transpose(2, 0, 1)[None]}}
+if info["pause"] is None:
+    shares = [float(text) for text in sys.argv[2:]] or [0.4] * len(info["blocks"])
+    counts, active = [], info["patches"]
+    for share in shares:
+        active = max(1, active - int(share * active))
+        counts.append(active)
+    feed["kept"] = np.array(counts, np.int64)
+logits, paused_after = session.run(None, feed)
+labels = logits[0].argmax(0)
+for label, count in sorted(zip(*np.unique(labels, return_counts=True)), key=lambda pair: -pair[1]):
+    print(f"{{config['classes'][label]}}: {{count / labels.size:.1%}}")
+print(f"{{(paused_after > 0).mean():.0%}} of the patches paused")
+mask = Image.fromarray(labels.astype(np.uint8)).resize(picture.size, Image.Resampling.NEAREST)
+mask.save(pathlib.Path(sys.argv[1]).stem + "_mask.png")
+'''
+"""A small program that uses an exported file and nothing of paumer."""

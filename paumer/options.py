@@ -446,6 +446,36 @@ class TuneOptions:
     """Folder for counts and results (default: tune in the model's folder)."""
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """What `paumer export` writes."""
+
+    model: str
+    """A model directory, a training run or a hub id."""
+
+    out: Path
+    """File to write, such as model.onnx; it must not exist."""
+
+    format: Literal["onnx", "openvino", "program"] = "onnx"
+    """onnx; openvino (the same file, proved in OpenVINO); program (torch.export, .pt2)."""
+
+    pause: str | None = None
+    """A configuration or an operating point; without it one file serves all of --blocks."""
+
+    blocks: Annotated[tuple[int, ...], Several] = (3, 5, 7)
+    """Blocks after which a file for all configurations can pause."""
+
+    early_exit: bool = False
+    """Paused patches take the auxiliary head's label and skip the decoder."""
+
+    size: str | None = None
+    """Picture size: a side, or WIDTHxHEIGHT (default: the model's)."""
+
+    images: Path | None = None
+    """A folder of pictures to prove it on (default: drawn scenes)."""
+
+
 def parse_size(text: str) -> tuple[int, int]:
     """Width and height from ``512`` or ``1024x512``."""
     try:

@@ -23,7 +23,7 @@ study.sweep study.uncertainty train.task train.metrics
 study.tuning study.paper_figures train.run serve.server
 study.illustration jobs
 commands.console
-commands.bench commands.study commands.measure commands.predict
+commands.bench commands.export commands.study commands.measure commands.predict
 cli
 """.strip().splitlines()
 """From the ground up; a module imports from the lines above its own only."""

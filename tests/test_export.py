@@ -1,0 +1,123 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from paumer import PauseConfig, build_model
+from paumer.cli import app
+from paumer.export import ExportInfo, open_onnx, open_program, verify
+
+pytest.importorskip("onnxruntime", reason="exported files run in onnxruntime")
+pytest.importorskip("onnxscript", reason="exporting needs onnxscript")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # The exporter's own.
+CONFIGS = [PauseConfig.parse(t) for t in ("none", "2:0.4", "4:0.5", "2:0.4,4:0.4", "2:0.9,4:0.9")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, unchecked):
+    """A model and what was exported of it."""
+    path = tmp_path_factory.mktemp("export")
+    torch.manual_seed(0)
+    build_model("test_vit", "mask", ("a", "b", "c"), image_size=64).save_pretrained(path / "model")
+    # Compilers cannot read the shape checks of the tests: a second paumer exports without them.
+    network = unchecked("paumer.model.segmenter").PausingSegmenter.from_pretrained(path / "model")
+    other, pauses = unchecked("paumer.export"), unchecked("paumer.pause_config")
+    other.export_onnx(network, path / "dial.onnx", (64, 64), None, (2, 4))
+    pause = pauses.PauseConfig.parse("2:0.4,4:0.4")
+    other.export_onnx(network, path / "exit.onnx", (64, 64), pause, early_exit=True)
+    other.export_program(network, path / "one.pt2", (64, 64), pause)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    from paumer import PausingSegmenter
+
+    return PausingSegmenter.from_pretrained(folder / "model")
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_one_file_serves_all_configurations(folder, model, batch):
+    info, run = open_onnx(folder / "dial.onnx", threads=1)
+    images = torch.randn(batch, 3, 64, 64)
+    assert verify(model, info, run, images, CONFIGS) > 0.999
+    for pause in CONFIGS:
+        with torch.inference_mode():
+            own = model(images, pause, full_size=False)
+        logits, paused = run(images.numpy(), info.kept(pause))
+        assert np.allclose(logits, own.logits.numpy(), atol=1e-3)
+        assert np.array_equal(paused, own.paused_after().numpy())
+
+
+def test_early_exit_and_programs(folder, model):
+    images = torch.randn(3, 3, 64, 64)
+    info, run = open_onnx(folder / "exit.onnx", threads=1)
+    assert (info.pause, info.early_exit) == ("2:0.4,4:0.4", True)
+    assert verify(model, info, run, images, CONFIGS[3:4]) > 0.999
+    plain = ExportInfo(**{**vars(info), "early_exit": False})
+    assert verify(model, plain, open_program(folder / "one.pt2"), images, CONFIGS[3:4]) > 0.999
+
+
+def test_a_file_that_disagrees_is_refused(folder, model):
+    info, run = open_onnx(folder / "dial.onnx", threads=1)
+    wrong = lambda images, kept: (-run(images, kept)[0], None)  # noqa: E731
+    with pytest.raises(ValueError, match="disagrees with the original"):
+        verify(model, info, wrong, torch.randn(2, 3, 64, 64), CONFIGS)
+
+
+def test_a_file_says_what_it_can(folder):
+    info, _ = open_onnx(folder / "dial.onnx")
+    assert info.config["classes"] == ["a", "b", "c"]
+    assert info.kept(PauseConfig.parse("2:0.5,4:0.5")) == [8, 4]
+    with pytest.raises(ValueError, match="cannot pause after block 3"):
+        info.kept(PauseConfig.parse("3:0.5"))
+    with pytest.raises(ValueError, match="takes shares"):
+        info.kept(PauseConfig.parse("2:<0.5"))
+    assert ExportInfo.from_json(info.to_json()) == info
+
+
+def test_the_script_of_use_needs_no_paumer(folder, tmp_path):
+    from paumer.export import USE_SCRIPT
+
+    (tmp_path / "dial.onnx").write_bytes((folder / "dial.onnx").read_bytes())
+    (tmp_path / "use.py").write_text(USE_SCRIPT.format(file="dial.onnx"))
+    noise = np.random.default_rng(0).integers(0, 255, (50, 70, 3), np.uint8)
+    Image.fromarray(noise).save(tmp_path / "street.png")
+    done = subprocess.run(
+        [sys.executable, "use.py", "street.png", "0.5", "0"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "50% of the patches paused" in done.stdout
+    with Image.open(tmp_path / "street_mask.png") as mask:
+        assert mask.size == (70, 50)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--size", "60"), "whole patches"),
+        (("--pause", "2:<0.5"), "takes shares"),
+        (("--format", "program"), "give --pause"),
+        (("--blocks", "9"), "cannot pause after block 9"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(folder, tmp_path, arguments, message):
+    command = ["export", "--model", str(folder / "model"), "--out", str(tmp_path / "x.onnx")]
+    with pytest.raises(ValueError, match=message):
+        app([*command, *arguments], result_action="return_value")
+    assert not (tmp_path / "x.onnx").exists()
+
+
+def test_other_files_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="paumer export"):
+        open_onnx(tmp_path / "nothing.onnx")
+    (tmp_path / "bad.onnx").write_bytes(b"bad")
+    with pytest.raises(ValueError, match="cannot read"):
+        open_onnx(tmp_path / "bad.onnx")
