@@ -125,6 +125,9 @@ class PredictOptions:
     flip: bool = False
     """Run mirrored too and average."""
 
+    engine: Literal["torch", "compile", "onnx", "openvino"] = "torch"
+    """What runs the network. All but torch prepare each picture size first, which takes a while."""
+
     batch: int = 4
     """Pictures that run together where they have one size."""
 

@@ -20,8 +20,9 @@ from paumer.criteria import Criterion, entropy
 from paumer.data.labels import ClassSet, distinct_colours, paint
 from paumer.data.transforms import normalise
 from paumer.disk import replace_file
+from paumer.engines import Answer, Engine, TorchEngine, make_engine
 from paumer.model import weights as files
-from paumer.model.segmenter import NO_PAUSE, PausingSegmenter, Prediction
+from paumer.model.segmenter import NO_PAUSE, PausingSegmenter
 from paumer.pause_config import PauseConfig
 from paumer.study.tradeoff import Measurement
 from paumer.windows import Pass, anchors, blending, full_labels, side_by_side
@@ -165,11 +166,15 @@ class Predictor:
     """A network with all it needs to take pictures as they are and give labels of their size."""
 
     def __init__(
-        self, network: PausingSegmenter, points: Mapping[str, Measurement] | None = None
+        self,
+        network: PausingSegmenter,
+        points: Mapping[str, Measurement] | None = None,
+        engine: Engine | None = None,
     ) -> None:
         if network.config is None:
             raise ValueError("the network has no configuration: its normalisation is not known")
         self.network = network.eval()
+        self.engine = engine or TorchEngine(network)
         self.config = network.config
         self.points = dict(points or {})
         colours = self.config.colours or distinct_colours(len(self.config.classes))
@@ -308,9 +313,8 @@ class Predictor:
         shared = [list(enumerate(ways))] if len(parts) == 1 else [[w] for w in enumerate(ways)]
         for group in shared:
             for part in parts:
-                for number, prediction in self._answers(part, group):
-                    logits = prediction.logits.float().cpu()
-                    paused = prediction.paused_after().cpu()
+                for number, logits, paused in self._answers(part, group):
+                    logits, paused = logits.float().cpu(), paused.cpu()
                     for place, (plan, key) in enumerate(part):
                         plan.logits[key], plan.paused[key] = logits[place], paused[place]
                     if part is parts[-1]:
@@ -320,22 +324,16 @@ class Predictor:
         self,
         part: Sequence[tuple["_Plan", tuple[int, int]]],
         group: Sequence[tuple[int, Inference]],
-    ) -> Iterator[tuple[int, Prediction]]:
-        """Predictions of one batch of windows in some ways."""
+    ) -> Iterator[Answer]:
+        """The engine's answers to one batch of windows in some ways."""
         device = next(self.network.parameters()).device
         pixels = torch.stack([plan.crop(key) for plan, key in part]).to(device)
         images = normalise(pixels, self.config.mean, self.config.std)
         for criterion in dict.fromkeys(way.criterion for _, way in group):
             numbers, some = zip(*(w for w in group if w[1].criterion is criterion), strict=True)
             pairs = [(way.pause, way.early_exit) for way in some]
-            # A generator must not be left inside inference mode: step it, then leave.
-            steps = self.network.forward_many(images, pairs, criterion)
-            while True:
-                with torch.inference_mode():
-                    step = next(steps, None)
-                if step is None:
-                    break
-                yield numbers[step[0]], step[1]
+            for number, logits, paused in self.engine.answers(images, pairs, criterion):
+                yield numbers[number], logits, paused
 
 
 @dataclass
@@ -429,11 +427,19 @@ class _Plan:
         return whole
 
 
-def load(name: str | Path, device: str | torch.device = "cpu") -> Predictor:
-    """The predictor of a model directory, a training run or a hub model."""
+def load(
+    name: str | Path,
+    device: str | torch.device = "cpu",
+    engine: str = "torch",
+    threads: int | None = None,
+) -> Predictor:
+    """The predictor of a model directory, a training run or a hub model.
+
+    ``engine`` runs it: torch, compile, onnx or openvino; the last two with so many ``threads``.
+    """
     directory = files.find_model(str(name))
     network = PausingSegmenter.from_pretrained(directory, map_location=device)
-    return Predictor(network, read_points(directory))
+    return Predictor(network, read_points(directory), make_engine(engine, network, threads))
 
 
 def read_points(directory: Path) -> dict[str, Measurement]:

@@ -16,6 +16,7 @@ criteria model.backbone model.weights media data.transforms scenes.street serve.
 model.decoders model.foreign data.layouts scenes.frontage sources
 model.segmenter scenes.plan
 export scenes.scene
+engines
 predict data.datasets scenes.files
 study.sizes study.speed data.checking
 study.accuracy study.cost study.figures study.grids train.checkpoint train.feed

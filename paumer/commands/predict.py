@@ -31,7 +31,8 @@ def predict(*sources: str, options: PredictOptions) -> None:
     if options.threads is not None:
         torch.set_num_threads(at_least_one(options.threads, "threads"))
     found = find_sources(sources, options.out)
-    predictor = load(options.model, pick_device(options.device))
+    device = pick_device(options.device)
+    predictor = load(options.model, device, options.engine, options.threads)
     how = _inference(predictor, options)
     job = Job(predictor, how, options.out, options.save, _governor(predictor, options))
     pictures = [source for source in found if not source.is_video]

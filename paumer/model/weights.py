@@ -3,6 +3,7 @@
 Nothing here knows a network class, and nothing here reads a pickle.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import (
     EntryNotFoundError,
@@ -181,6 +183,15 @@ def _no_model(name: str, error: Exception) -> FileNotFoundError:
     return FileNotFoundError(
         f'no model directory at "{name}", and no such model could be had from the hub ({error})'
     )
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """A text that differs where any weight differs."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def load_model(directory: Path) -> tuple[ModelConfig, dict[str, Tensor]]:

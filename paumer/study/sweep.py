@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from paumer.data.datasets import Dataset
 from paumer.disk import replace_file
+from paumer.model.weights import fingerprint
 from paumer.pause_config import PauseConfig
 from paumer.predict import Inference, Predictor
 from paumer.study.accuracy import (
@@ -104,12 +104,8 @@ class Sweep:
 
     def fingerprint(self) -> str:
         """A text that changes with whatever changes the counts, so that old ones never mix in."""
-        weights = hashlib.blake2b(digest_size=16)
-        for name, tensor in sorted(self.predictor.network.state_dict().items()):
-            weights.update(name.encode())
-            weights.update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         said = [
-            weights.hexdigest(),
+            fingerprint(self.predictor.network.state_dict()),
             json.dumps(self.predictor.config.to_json(), sort_keys=True),
             f"{self.dataset.name} {self.dataset.split} {len(self.dataset)}",
             *(self._identity(place) for place in self._places),

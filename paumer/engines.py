@@ -1,0 +1,144 @@
+"""What runs the network for the predictor: torch itself, compiled, ONNX Runtime or OpenVINO."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from paumer.criteria import Criterion, entropy
+from paumer.export import ExportInfo, Runner, export_onnx, open_onnx
+from paumer.model.segmenter import PausingSegmenter, pad_to_patches
+from paumer.model.weights import fingerprint
+from paumer.pause_config import PauseConfig
+
+Answer = tuple[int, Float[Tensor, "b classes gh gw"], Int[Tensor, "b ph pw"]]
+"""The number of a way, coarse logits, and the block each patch paused after."""
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Runs a network on normalised pictures in some ways, each with or without early exit."""
+
+    def answers(
+        self,
+        images: Float[Tensor, "b 3 h w"],
+        ways: Sequence[tuple[PauseConfig, bool]],
+        criterion: Criterion,
+    ) -> Iterator[Answer]:
+        """The answer of each way, in any order."""
+        ...
+
+
+class TorchEngine:
+    """The network as it is; what several ways have in common is computed once."""
+
+    def __init__(self, network: PausingSegmenter) -> None:
+        self.network = network
+
+    def answers(
+        self,
+        images: Float[Tensor, "b 3 h w"],
+        ways: Sequence[tuple[PauseConfig, bool]],
+        criterion: Criterion,
+    ) -> Iterator[Answer]:
+        """The answer of each way, in the order in which the tree of stages is walked."""
+        # A generator must not be left inside inference mode: step it, then leave.
+        steps = self.network.forward_many(images, ways, criterion)
+        while True:
+            with torch.inference_mode():
+                step = next(steps, None)
+            if step is None:
+                return
+            number, prediction = step
+            yield number, prediction.logits, prediction.paused_after()
+
+
+class CompiledEngine:
+    """The network compiled by torch for each configuration: slow to start, then fast."""
+
+    def __init__(self, network: PausingSegmenter) -> None:
+        self.network = torch.compile(network, fullgraph=True)
+
+    def answers(
+        self,
+        images: Float[Tensor, "b 3 h w"],
+        ways: Sequence[tuple[PauseConfig, bool]],
+        criterion: Criterion,
+    ) -> Iterator[Answer]:
+        """The answer of each way, one after the other."""
+        for number, (pause, early_exit) in enumerate(ways):
+            with torch.inference_mode():
+                found = self.network(images, pause, criterion, early_exit, full_size=False)
+            yield number, found.logits, found.paused_after()
+
+
+class ExportedEngine:
+    """The network exported when a picture size is first met, and kept for the next time.
+
+    One exported file serves all configurations of ``blocks``.
+    """
+
+    def __init__(
+        self,
+        network: PausingSegmenter,
+        runtime: str = "onnx",
+        threads: int | None = None,
+        directory: Path | None = None,
+    ) -> None:
+        self.network, self.runtime, self.threads = network, runtime, threads
+        self.directory = directory or _cache_directory()
+        self._name = fingerprint(network.state_dict())[:16]
+        self._open: dict[tuple[Any, ...], tuple[ExportInfo, Runner]] = {}
+
+    def answers(
+        self,
+        images: Float[Tensor, "b 3 h w"],
+        ways: Sequence[tuple[PauseConfig, bool]],
+        criterion: Criterion,
+    ) -> Iterator[Answer]:
+        """The answer of each way, one after the other."""
+        if criterion is not entropy:
+            raise ValueError("exported networks pause by entropy: use the torch engine for others")
+        pixels = pad_to_patches(images, self.network.backbone.patch).cpu().numpy()
+        for number, (pause, early_exit) in enumerate(ways):
+            info, run = self._session((pixels.shape[2], pixels.shape[3]), pause, early_exit)
+            logits, paused = run(pixels, info.kept(pause) if info.pause is None else [])
+            yield number, torch.from_numpy(logits), torch.from_numpy(paused)
+
+    def _session(
+        self, size: tuple[int, int], pause: PauseConfig, early_exit: bool
+    ) -> tuple[ExportInfo, Runner]:
+        usual = [block for block in (3, 5, 7) if block < self.network.backbone.depth]
+        blocks = tuple(usual if set(pause.blocks) <= set(usual) else pause.blocks)
+        key = (size, blocks if pause else "none", early_exit)
+        if key not in self._open:
+            told = "-".join(map(str, blocks)) if pause else "none"
+            name = f"{self._name}-{size[1]}x{size[0]}-{told}{'-exit' * early_exit}.onnx"
+            path = self.directory / name
+            if not path.is_file():
+                fixed = None if pause else pause
+                export_onnx(self.network, path, size, fixed, blocks, early_exit)
+            self._open[key] = open_onnx(path, self.runtime, self.threads)
+        return self._open[key]
+
+
+def make_engine(name: str, network: PausingSegmenter, threads: int | None = None) -> Engine:
+    """The engine of that name: torch, compile, onnx or openvino."""
+    makers: dict[str, Callable[[], Engine]] = {
+        "torch": lambda: TorchEngine(network),
+        "compile": lambda: CompiledEngine(network),
+        "onnx": lambda: ExportedEngine(network, "onnx", threads),
+        "openvino": lambda: ExportedEngine(network, "openvino", threads),
+    }
+    if name not in makers:
+        raise ValueError(f'no engine "{name}": choose one of {", ".join(makers)}')
+    return makers[name]()
+
+
+def _cache_directory() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "paumer" / "exports"
