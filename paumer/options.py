@@ -248,8 +248,8 @@ class TrainOptions:
     dropout: float = 0.1
     """Dropout of the mask decoder."""
 
-    class_weights: Literal["none", "balanced"] = "none"
-    """Weigh classes in the loss by the root of their rarity."""
+    class_weights: float = 0.0
+    """Weigh classes in the loss by their rarity to this power: 0 not at all, 0.5 by its root."""
 
     seed: int = 0
     """Decides order, crops, draws and fresh weights."""

@@ -149,4 +149,6 @@ def join(parts: Sequence[tuple[int, Crop]]) -> Batch:
 
 def _prepare_worker(_: int) -> None:
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the training, which then saves.
+    # Ctrl-C, or a scheduler's signal to all processes, is for the training, which then saves.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)

@@ -274,7 +274,7 @@ def _fit(
     state: dict[str, Any] | None,
     say: Say,
 ) -> Path:
-    weights = class_weights(training, options) if options.class_weights == "balanced" else None
+    weights = class_weights(training, options) if options.class_weights else None
     task = TrainTask(network, options, parse_ranges(options.ranges), weights)
     if state is not None:
         task.restore(start, state)
@@ -330,13 +330,13 @@ def _trainer(options: TrainOptions, keeper: Keeper, steps: int) -> lightning.Tra
 def class_weights(
     dataset: Dataset, options: TrainOptions, most: int = 200
 ) -> Float[Tensor, " classes"]:
-    """Weights that grow with the root of a class's rarity; their mean over pixels is 1."""
+    """Weights that grow with a power of a class's rarity; their mean over pixels is 1."""
     places = np.linspace(0, len(dataset) - 1, min(most, len(dataset))).astype(int).tolist()
     counts = np.zeros(256)
     for place in readable(dataset, places, options):
         counts += np.bincount(dataset[place].labels.ravel(), minlength=256)
     shares = counts[: len(dataset.class_set)] / counts[: len(dataset.class_set)].sum()
-    weights = 1 / np.sqrt(np.maximum(shares, 1e-4))
+    weights = np.maximum(shares, 1e-4) ** -options.class_weights
     return torch.tensor(weights / (weights * shares).sum(), dtype=torch.float32)
 
 
@@ -374,6 +374,10 @@ def check_options(options: TrainOptions, network: PausingSegmenter) -> None:
     for name in ("steps", "batch", "accumulate", "val_every", "save_every", "devices", "nodes"):
         if getattr(options, name) < 1:
             raise ValueError(f"{name} is {getattr(options, name)}: give at least 1")
+    if not 0 <= options.class_weights <= 1:
+        raise ValueError(
+            f"class_weights is {options.class_weights:g}: give a power from 0 (all alike) to 1"
+        )
     if options.workers < 0 or (options.val_pictures or 1) < 1:
         raise ValueError("workers must be 0 or more and val_pictures 1 or more")
     world = options.devices * options.nodes

@@ -1,4 +1,5 @@
 import csv
+import multiprocessing
 import os
 import random
 import signal
@@ -125,18 +126,21 @@ def test_killed_three_times_and_resumed_equals_undisturbed(tiny, whole, tmp_path
     assert (out / "metrics.csv").read_text() == (whole / "metrics.csv").read_text()
 
 
-def test_sigterm_saves_and_says_how_to_go_on(tiny, whole, tmp_path, monkeypatch):
+@pytest.mark.parametrize("workers", [0, 1])
+def test_sigterm_saves_and_says_how_to_go_on(tiny, whole, tmp_path, monkeypatch, workers):
     out = tmp_path / "run"
     step = run.TrainTask.training_step
 
     def signalled(task, batch, number):
         step(task, batch, number)
-        if batch.step == 3:
+        if batch.step == 3:  # As a scheduler does: to all processes of the run.
+            for child in multiprocessing.active_children():
+                os.kill(child.pid, signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(run.TrainTask, "training_step", signalled)
     with pytest.raises(InterruptedError, match="SIGTERM after step 4: go on with --resume"):
-        run.train(replace(tiny, out=out, save_every=100))
+        run.train(replace(tiny, out=out, save_every=100, workers=workers))
     monkeypatch.undo()
     assert [path.stem for path in list_checkpoints(out / "checkpoints")] == ["step-00000004"]
     assert_equal(tensors(run.resume(out)), tensors(whole))
