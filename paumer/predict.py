@@ -150,7 +150,8 @@ class Segmentation:
         top = math.log(max(2, len(self.classes.names)))
         grid = Image.fromarray((255 * np.clip(self.entropy / top, 0, 1)).astype(np.uint8))
         large = np.asarray(grid.resize(self.labels.shape[::-1], Image.Resampling.BILINEAR))
-        return _GLOW[large]
+        glowing: UInt8[np.ndarray, "h w 3"] = _GLOW[large]
+        return glowing
 
     def save(self, directory: str | Path, stem: str) -> list[Path]:
         """Write the label mask, the overlay and the pause map; the paths written."""
