@@ -7,7 +7,8 @@ if TYPE_CHECKING:
     from paumer.model.segmenter import PausingSegmenter, Prediction, build_model
     from paumer.pause_config import PAPER_CONFIGS, PauseConfig, Threshold
     from paumer.pausing import Stage
-    from paumer.predict import Inference, Predictor, Segmentation, load
+    from paumer.predict import Inference, Predictor, load
+    from paumer.segmentation import Segmentation
 
 __version__ = "0.1.0"
 
@@ -18,7 +19,7 @@ _HOMES = {
     "PausingSegmenter": "model.segmenter",
     "Prediction": "model.segmenter",
     "Predictor": "predict",
-    "Segmentation": "predict",
+    "Segmentation": "segmentation",
     "Stage": "pausing",
     "Threshold": "pause_config",
     "build_model": "model.segmenter",

@@ -10,7 +10,8 @@ from typing import Any
 
 from paumer import media
 from paumer.disk import replace_file
-from paumer.predict import Inference, Predictor, Segmentation
+from paumer.predict import Inference, Predictor
+from paumer.segmentation import Segmentation
 from paumer.serve.governor import Governor
 from paumer.sources import Source
 from paumer.video import VideoReader, VideoWriter

@@ -17,28 +17,18 @@ from torch.nn import functional as F
 
 from paumer import media
 from paumer.criteria import Criterion, entropy
-from paumer.data.labels import ClassSet, distinct_colours, paint
+from paumer.data.labels import ClassSet, distinct_colours
 from paumer.data.transforms import normalise
 from paumer.disk import replace_file
 from paumer.engines import Answer, Engine, TorchEngine, make_engine
 from paumer.model import weights as files
 from paumer.model.segmenter import NO_PAUSE, PausingSegmenter
 from paumer.pause_config import PauseConfig
+from paumer.segmentation import Segmentation
 from paumer.study.tradeoff import Measurement
 from paumer.windows import Pass, anchors, blending, full_labels, side_by_side
 
 Picture = str | Path | Image.Image | UInt8[np.ndarray, "_ _ 3"]
-
-_GLOW = np.stack(
-    [
-        np.interp(np.arange(256), (0, 128, 255), ends)
-        for ends in ((20, 190, 255), (24, 70, 240), (60, 90, 180))
-    ],
-    1,
-).astype(np.uint8)
-"""Colours from dark blue over red to pale yellow."""
-
-_BLOCK_COLOURS = ((0, 158, 115), (204, 121, 167), (230, 159, 0), (86, 180, 233), (240, 228, 66))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,92 +65,6 @@ class Inference:
                 f"a stride of {self.stride} leaves gaps between windows of {self.window}: "
                 f"give a window at least as large"
             )
-
-
-@dataclass(frozen=True)
-class Segmentation:
-    """A picture's labels, and where the work went.
-
-    ``paused_after`` gives for each patch the block after which it paused, 0 for never;
-    ``entropy`` is that of the final prediction, in nats. A patch covers ``patch`` pixels down
-    and across. Of several scales these are the first one's.
-    """
-
-    image: UInt8[np.ndarray, "_ _ 3"]
-    labels: Int[np.ndarray, "h w"] | UInt8[np.ndarray, "h w"]
-    entropy: Float[np.ndarray, "gh gw"]
-    paused_after: UInt8[np.ndarray, "ph pw"]
-    patch: tuple[float, float]
-    pause: PauseConfig
-    seconds: float
-    classes: ClassSet
-
-    def class_shares(self) -> dict[str, float]:
-        """The share of the picture that each class covers."""
-        counts = np.bincount(self.labels.ravel(), minlength=len(self.classes.names))
-        return dict(zip(self.classes.names, (counts / self.labels.size).tolist(), strict=False))
-
-    def overlay(self, alpha: float = 0.5) -> Image.Image:
-        """The picture with its classes painted over it, and a legend."""
-        painted = self.blended(alpha)
-        shares = self.class_shares()
-        present = [i for i, name in enumerate(self.classes.names) if shares[name] > 0]
-        return media.with_legend(
-            painted,
-            [self.classes.names[i] for i in present],
-            [self.classes.colours[i] for i in present],
-            [shares[self.classes.names[i]] for i in present],
-        )
-
-    def pause_map(self) -> Image.Image:
-        """The picture with each paused patch tinted by the block it paused after, and a legend."""
-        blocks = (0, *self.pause.blocks)
-        names = ["to the end", *(f"paused after block {block}" for block in blocks[1:])]
-        shares = [float((self.paused_after == block).mean()) for block in blocks]
-        return media.with_legend(self.tinted(), names, _block_colours(len(blocks)), shares)
-
-    def tinted(
-        self, alpha: float = 0.6, colours: Sequence[tuple[int, int, int]] | None = None
-    ) -> UInt8[np.ndarray, "h w 3"]:
-        """The picture with each paused patch tinted by the block it paused after.
-
-        ``colours`` are one for patches that never pause, which is not used, and one for each pause.
-        """
-        numbers = np.searchsorted((0, *self.pause.blocks), self.paused_after)
-        rows, columns = (
-            np.minimum(np.arange(side) / self.patch[axis], numbers.shape[axis] - 1).astype(int)
-            for axis, side in enumerate(self.labels.shape)
-        )
-        large = numbers[rows][:, columns]
-        palette = np.asarray(colours or _block_colours(len(self.pause.blocks) + 1), np.uint8)
-        return np.where(
-            large[..., None] > 0, media.overlay(self.image, palette[large], alpha), self.image
-        )
-
-    def blended(self, alpha: float = 0.5) -> UInt8[np.ndarray, "h w 3"]:
-        """The picture with its classes painted over it."""
-        return media.overlay(self.image, self.painted(), alpha)
-
-    def painted(self) -> UInt8[np.ndarray, "h w 3"]:
-        """The labels in the colours of their classes."""
-        return paint(self.labels, self.classes)
-
-    def entropy_map(self) -> UInt8[np.ndarray, "h w 3"]:
-        """The picture's entropy: dark where the network is sure, bright where it is not."""
-        top = math.log(max(2, len(self.classes.names)))
-        grid = Image.fromarray((255 * np.clip(self.entropy / top, 0, 1)).astype(np.uint8))
-        large = np.asarray(grid.resize(self.labels.shape[::-1], Image.Resampling.BILINEAR))
-        glowing: UInt8[np.ndarray, "h w 3"] = _GLOW[large]
-        return glowing
-
-    def save(self, directory: str | Path, stem: str) -> list[Path]:
-        """Write the label mask, the overlay and the pause map; the paths written."""
-        directory = Path(directory)
-        paths = [directory / f"{stem}_{kind}.png" for kind in ("mask", "overlay", "paused")]
-        media.write_mask(paths[0], self.labels, self.classes)
-        media.write_image(paths[1], self.overlay())
-        media.write_image(paths[2], self.pause_map())
-        return paths
 
 
 class Predictor:
@@ -484,11 +388,6 @@ def _scaled(size: tuple[int, int], short_side: int | None) -> tuple[int, int]:
         return size
     height, width = (max(1, round(side * short_side / min(size))) for side in size)
     return height, width
-
-
-def _block_colours(count: int) -> list[tuple[int, int, int]]:
-    """White for patches that never pause, then a colour for each pause."""
-    return [(255, 255, 255), *(_BLOCK_COLOURS[i % len(_BLOCK_COLOURS)] for i in range(count - 1))]
 
 
 def _grid_entropy(logits: Float[Tensor, "classes gh gw"]) -> Float[Tensor, "gh gw"]:

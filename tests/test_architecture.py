@@ -13,7 +13,7 @@ disk pause_config options data.labels scenes.canvas
 pausing study.tradeoff windows video scenes.backdrop scenes.furniture scenes.scenery scenes.trees
 scenes.traffic
 criteria model.backbone model.weights media data.transforms scenes.street serve.governor
-model.decoders model.foreign data.layouts scenes.frontage sources
+model.decoders model.foreign data.layouts scenes.frontage sources segmentation
 model.segmenter scenes.plan
 export scenes.scene
 engines
