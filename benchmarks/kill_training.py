@@ -56,7 +56,7 @@ def newest(run):
 
 with tempfile.TemporaryDirectory() as folder:
     root, dice = Path(folder), random.Random(arguments.seed)
-    steps = 40 * arguments.kills
+    steps = 12 * arguments.kills
     options = ["--data", make_data(root / "data"), "--backbone", "test_vit", "--init", "none"]
     options += ["--ranges", "2-4:0.2-0.8", "--crop", "32", "--batch", "4", "--steps", steps]
     options += ["--val-every", 10**6, "--val-pause", "none", "--val-pictures", 1]
