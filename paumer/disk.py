@@ -40,3 +40,9 @@ def usual_mode() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return 0o777 & ~mask
+
+
+def cache_directory() -> Path:
+    """Where what can be made again is kept: cost tables, exported networks."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "paumer"

@@ -1,6 +1,5 @@
 """What runs the network for the predictor: torch itself, compiled, ONNX Runtime or OpenVINO."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -10,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from paumer.criteria import Criterion, entropy
+from paumer.disk import cache_directory
 from paumer.export import ExportInfo, Runner, export_onnx, open_onnx
 from paumer.model.segmenter import PausingSegmenter, pad_to_patches
 from paumer.model.weights import fingerprint
@@ -90,7 +90,7 @@ class ExportedEngine:
         directory: Path | None = None,
     ) -> None:
         self.network, self.runtime, self.threads = network, runtime, threads
-        self.directory = directory or _cache_directory()
+        self.directory = directory or cache_directory() / "exports"
         self._name = fingerprint(network.state_dict())[:16]
         self._open: dict[tuple[Any, ...], tuple[ExportInfo, Runner]] = {}
 
@@ -137,8 +137,3 @@ def make_engine(name: str, network: PausingSegmenter, threads: int | None = None
     if name not in makers:
         raise ValueError(f'no engine "{name}": choose one of {", ".join(makers)}')
     return makers[name]()
-
-
-def _cache_directory() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "paumer" / "exports"

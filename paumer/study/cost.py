@@ -7,7 +7,6 @@ shape, device, precision, threads and batch.
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from paumer import pausing
 from paumer.criteria import entropy
-from paumer.disk import replace_file
+from paumer.disk import cache_directory, replace_file
 from paumer.model.backbone import gather_table
 from paumer.model.decoders import TokenDecoder, upsample
 from paumer.model.segmenter import NO_PAUSE, PausingSegmenter, Walk
@@ -219,9 +218,3 @@ def cached_cost(
         directory.mkdir(parents=True, exist_ok=True)
         replace_file(path, json.dumps(table.to_json()).encode())
     return table
-
-
-def cache_directory() -> Path:
-    """Where cost tables are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "paumer"
