@@ -8,6 +8,9 @@ from cyclopts import Parameter
 
 Several = Parameter(consume_multiple=True, negative=())
 
+BUILT_IN = "street-tiny"
+"""The model inside the package, which commands use when none is named."""
+
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +56,10 @@ class BenchOptions:
     upsample: bool = True
     """Include the final upsampling of the logits to the picture's size."""
 
-    compile: bool = False
-    """Compile each configuration first (slow to start)."""
+    engine: Annotated[tuple[Literal["torch", "compile", "onnx", "openvino"], ...], Several] = (
+        "torch",
+    )
+    """What runs the network: torch, compile, onnx, openvino. Several run in turns."""
 
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""
@@ -86,8 +91,8 @@ class ImportOptions:
 class PredictOptions:
     """What `paumer predict` runs, and how."""
 
-    model: str
-    """A model directory or hub id."""
+    model: str = BUILT_IN
+    """A model directory, a training run, a built-in name or a hub id."""
 
     out: Path = Path("out")
     """Folder for masks, overlays and pause maps."""
@@ -136,6 +141,27 @@ class PredictOptions:
 
     device: str = "auto"
     """cpu, cuda, or auto."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """What `paumer demo` shows."""
+
+    model: str = BUILT_IN
+    """A model directory, a training run, a built-in name or a hub id."""
+
+    data: str = "scenes"
+    """Held-out pictures: scenes, camvid:DIR, or a data.yaml."""
+
+    pictures: int = 40
+    """How many of them are counted."""
+
+    out: Path = Path("out")
+    """Folder for the report, the plot and the pictures."""
+
+    threads: int | None = None
+    """CPU threads (default: torch's)."""
 
 
 @Parameter(name="*")
@@ -290,8 +316,8 @@ class TrainOptions:
 class EvaluateOptions:
     """What `paumer evaluate` counts, and how."""
 
-    model: str
-    """A model directory, a training run or a hub id."""
+    model: str = BUILT_IN
+    """A model directory, a training run, a built-in name or a hub id."""
 
     data: str = "scenes"
     """scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, a data.yaml, or several joined by +."""
@@ -353,8 +379,8 @@ class EvaluateOptions:
 class SweepOptions:
     """What `paumer sweep` goes through, and where it keeps it."""
 
-    model: str
-    """A model directory, a training run or a hub id."""
+    model: str = BUILT_IN
+    """A model directory, a training run, a built-in name or a hub id."""
 
     out: Path
     """Folder for counts and results; a sweep that was stopped there goes on."""
@@ -427,6 +453,9 @@ class TuneOptions:
     """filter (time many, evaluate those fast enough) or layers (block by block); default: filter
     for a budget of time, layers for one of accuracy."""
 
+    adaptive: bool = False
+    """Pause by a threshold that meets the budget on average: easy pictures cost less."""
+
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""
 
@@ -454,8 +483,8 @@ class TuneOptions:
 class ExportOptions:
     """What `paumer export` writes."""
 
-    model: str
-    """A model directory, a training run or a hub id."""
+    model: str = BUILT_IN
+    """A model directory, a training run, a built-in name or a hub id."""
 
     out: Path
     """File to write, such as model.onnx; it must not exist."""

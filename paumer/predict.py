@@ -186,13 +186,14 @@ class Predictor:
         scaled: UInt8[np.ndarray, "_h _w"] = labels[rows][:, columns]
         return scaled
 
-    def network_input(
+    def network_inputs(
         self, image: UInt8[np.ndarray, "h w 3"], how: Inference | None = None
-    ) -> Float[Tensor, "1 3 _h _w"]:
-        """What the network sees of a picture, or of its first window: for timing and export."""
+    ) -> Float[Tensor, "windows 3 _h _w"]:
+        """What the network sees of a picture, window by window: for timing and export."""
         plan, *_ = _Plan.all_of(image, self._as_trained(how or Inference()))
         device = next(self.network.parameters()).device
-        return normalise(plan.crop((0, 0))[None].to(device), self.config.mean, self.config.std)
+        pixels = torch.stack([plan.crop(place) for place in plan.places()]).to(device)
+        return normalise(pixels, self.config.mean, self.config.std)
 
     def _as_trained(self, how: Inference) -> Inference:
         """What is not said of size and windows is as the model was trained."""

@@ -90,7 +90,8 @@ def _report(job: "Job", outcome: "Outcome", total: int) -> None:
 
 
 def _report_video(job: "Job", name: str, outcome: "Outcome") -> None:
-    say(f"{name}: {outcome.written} frames, {outcome.seconds:.1f} s")
+    rate = outcome.written / max(outcome.seconds, 1e-9)
+    say(f"{name}: {outcome.written} frames in {outcome.seconds:.1f} s, {rate:.2f} a second")
     if job.governor and outcome.written:
         say(
             f"{outcome.late} frames were late ({outcome.late / outcome.written:.1%}); "
