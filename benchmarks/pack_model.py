@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import yaml
 
 from paumer import Inference, Predictor, load
 from paumer.data.datasets import open_dataset
@@ -64,6 +65,40 @@ def rows(predictor: Predictor, spec: str, split: str):
         }
 
 
+CARD = Path(__file__).with_name("model_card.md").read_text("utf-8")
+
+
+def table(lines, points):
+    """What each point reaches, a row for each data set."""
+    rows = [
+        "| data | point | pause | speed-up | mIoU | interval |",
+        "| --- | --- | --- | --: | --: | --- |",
+    ]
+    for row in lines:
+        point = points.get(row["point"])
+        speed = f"{point.speed_up:.2f}x" if point else "1.00x"
+        pause = f"`{row['pause']}`{', early exit' * row['early_exit']}"
+        interval = f"{100 * row['miou_low']:.2f} to {100 * row['miou_high']:.2f}"
+        rows.append(
+            f"| {row['data']}, {row['pictures']} pictures | {row['point']} | {pause} | {speed} | "
+            f"{100 * row['miou']:.2f} | {interval} |"
+        )
+    return "\n".join(rows)
+
+
+def class_table(lines):
+    """IoU by class without pausing, a column for each data set."""
+    plain = [row for row in lines if row["point"] == "none"]
+    rows = [
+        f"| class | {' | '.join(row['data'] for row in plain)} |",
+        f"| --- |{' --: |' * len(plain)}",
+    ]
+    for name in plain[0]["iou"]:
+        cells = [f"{100 * row['iou'][name]:.1f}" for row in plain]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 if arguments.data:
     predictor = load(directory)
     joined = open_dataset("+".join(arguments.data), "val")
@@ -90,6 +125,17 @@ if arguments.data:
         for row in rows(predictor, spec, split)
     ]
     (directory / "results.json").write_text(json.dumps(lines, indent=2) + "\n")
+    args = yaml.safe_load((arguments.run / "args.yaml").read_text())
+    card = CARD.format(
+        name=arguments.name,
+        names=", ".join(config.classes),
+        size=size / 1e6,
+        where=next(iter(predictor.points.values())).where,
+        table=table(lines, predictor.points),
+        classes=class_table(lines),
+        **{key: args[key] for key in ("steps", "batch", "crop")},
+    )
+    (directory / "README.md").write_text(card)
     for row in lines:
         print(f"{row['data']}: {row['point']} {row['pause']}: {100 * row['miou']:.2f}")
     shutil.rmtree(arguments.work, ignore_errors=True)
