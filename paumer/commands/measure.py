@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from paumer.study.tradeoff import Measurement
 
 
-def evaluate(options: EvaluateOptions) -> None:
+def evaluate(options: EvaluateOptions = EvaluateOptions()) -> None:  # noqa: B008
     """Count what a model gets right on a data set, for one or many configurations.
 
     Started by torchrun, every process counts its share.

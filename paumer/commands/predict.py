@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from paumer.serve.governor import Governor
 
 
-def predict(*sources: str, options: PredictOptions) -> None:
+def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None:  # noqa: B008
     """Segment pictures and videos: label masks, overlays, where patches paused.
 
     Parameters

@@ -95,7 +95,9 @@ def measure_speed(
             call = _caller(engine, model, images, settings, Path(folder))
             for config, exit_ in zip(configs, exits, strict=True):
                 runs[engine, config] = partial(call, config, exit_)
-        calls = [*runs.values(), *[partial(_reference, model, images)] * compare]
+        calls = list(runs.values())
+        if compare:
+            calls.append(partial(_reference, model, images))
         seconds = time_interleaved(calls, images.device, settings.rounds, settings.warmup, progress)
         memory = [peak_memory(call, images.device) for call in runs.values()]
         extra = {
@@ -169,8 +171,8 @@ def measure_pictures(
 
     def run(pause: PauseConfig, early_exit: bool) -> None:
         for windows in pictures:
-            for window in windows.split(1):
-                model(window, pause, early_exit=early_exit, full_size=settings.full_size)
+            for window in windows:
+                model(window[None], pause, early_exit=early_exit, full_size=settings.full_size)
 
     device, model = pictures[0].device, model.eval()
     with setting(device, settings):

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from paumer import PauseConfig, build_model
+from paumer.engines import TorchEngine
 from paumer.study.speed import (
     SpeedSettings,
     best_batch,
@@ -90,9 +91,14 @@ def test_peak_memory_sees_a_large_tensor():
     assert 90 < measured < 130
 
 
-def test_engines_take_turns_in_one_run(model):
-    pytest.importorskip("onnxruntime", reason="needs onnxruntime")
-    settings = SpeedSettings(rounds=2, warmup=1, threads=1, engines=("torch", "onnx"))
+@pytest.mark.parametrize("full_size", [True, False])
+def test_engines_take_turns_in_one_run(model, monkeypatch, full_size):
+    monkeypatch.setattr(
+        "paumer.study.speed.make_engine", lambda name, network, *_: TorchEngine(network)
+    )
+    settings = SpeedSettings(
+        rounds=2, warmup=1, threads=1, engines=("torch", "onnx"), full_size=full_size
+    )
     pauses = [PauseConfig.parse("2:0.5")]
     report = measure_speed(model, torch.rand(1, 3, 64, 64), pauses, settings)
     assert [(m.engine, str(m.pause)) for m in report.measurements] == [
