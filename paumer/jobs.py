@@ -167,7 +167,7 @@ class Job:
         """In words, what the results depend on."""
         how = self.how
         pause = "governed" if self.governor else f"{how.pause} {how.early_exit}"
-        sizes = f"{how.window} {how.stride} {how.short_side} {how.scales} {how.flip}"
+        sizes = f"{how.window} {how.stride} {how.short_side} {how.scales} {how.flip} {how.protect}"
         return f"{pause} {sizes} {','.join(self.kinds)}"
 
 

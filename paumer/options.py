@@ -130,6 +130,9 @@ class PredictOptions:
     flip: bool = False
     """Run mirrored too and average."""
 
+    protect: Annotated[tuple[str, ...], Several] = ()
+    """Classes whose patches pause after all others, such as pedestrian bicyclist."""
+
     engine: Literal["torch", "compile", "onnx", "openvino"] = "torch"
     """What runs the network. All but torch prepare each picture size first, which takes a while."""
 
@@ -217,8 +220,14 @@ class TrainOptions:
     ranges: str = "3-9:0.2-0.8"
     """Blocks to draw from and their range of shares, such as 3-9:0.2-0.8 or 3:0-0.9,5:0.2-0.6."""
 
+    stages: int = 1
+    """Most pauses drawn in a step (the paper: 1); how many is drawn too."""
+
     aux_weight: float = 0.1
     """Weight of the auxiliary head's loss."""
+
+    distil: float = 0.0
+    """Weight of a loss that draws the paused prediction to the network's own unpaused one."""
 
     learn: Literal["all", "aux", "block-heads"] = "all"
     """What learns: all, the shared auxiliary head alone, or a head of its own for every block."""
@@ -329,7 +338,8 @@ class EvaluateOptions:
     """Configurations, paper for the 13 of the paper, or names of operating points."""
 
     criterion: Annotated[tuple[str, ...], Several] = ("entropy",)
-    """Who pauses: entropy, confidence, margin, random, or oracle (the true labels)."""
+    """Who pauses: entropy, confidence, margin, borders (entropy of a patch and its neighbours),
+    random, or oracle (the true labels)."""
 
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""
@@ -348,6 +358,9 @@ class EvaluateOptions:
 
     flip: bool = False
     """Run mirrored too and average."""
+
+    protect: Annotated[tuple[str, ...], Several] = ()
+    """Classes whose patches pause after all others, such as pedestrian bicyclist."""
 
     by_size: bool = False
     """Also IoU by object size: regions below 0.1%, up to 1%, and above 1% of the picture."""
@@ -396,7 +409,8 @@ class SweepOptions:
     choices of blocks at a share of 0.4), or configurations."""
 
     criterion: str = "entropy"
-    """Who pauses: entropy, confidence, margin, random, or oracle (the true labels)."""
+    """Who pauses: entropy, confidence, margin, borders (entropy of a patch and its neighbours),
+    random, or oracle (the true labels)."""
 
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""

@@ -249,7 +249,7 @@ def _ways(predictor: "Predictor", options: EvaluateOptions) -> "list[Inference]"
     """How to run each configuration asked for; an operating point brings its early exit."""
     from paumer.pause_config import parse_pauses
 
-    names = ("window", "stride", "short_side", "batch", "scales", "flip")
+    names = ("window", "stride", "short_side", "batch", "scales", "flip", "protect")
     how = {name: getattr(options, name) for name in names}
     found = []
     for text in options.pause:

@@ -55,7 +55,7 @@ def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None: 
 
 
 def _inference(predictor: "Predictor", options: PredictOptions) -> "Inference":
-    names = ("window", "stride", "short_side", "batch", "scales", "flip")
+    names = ("window", "stride", "short_side", "batch", "scales", "flip", "protect")
     how = {name: getattr(options, name) for name in names}
     if options.early_exit:
         how["early_exit"] = True
