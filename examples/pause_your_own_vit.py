@@ -29,7 +29,7 @@ def forward_pausing(
     tokens = vit.norm_pre(vit._pos_embed(vit.patch_embed(images)))
     prefix, patches = vit.num_prefix_tokens, tokens.shape[1] - vit.num_prefix_tokens
     places = torch.arange(len(images) * patches, device=images.device).view(len(images), patches)
-    shares, stages = dict(config.stages), []
+    shares, stages = dict(config.stages), list[tuple[Tensor, Tensor]]()
     for number, block in enumerate(vit.blocks, 1):
         tokens = block(tokens)
         if isinstance(share := shares.get(number), float):

@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path, help="(default: drawn streets)")
     parser.add_argument("--classes", nargs="+", default=[], help="their names, 0 first")
     parser.add_argument("--out", type=Path, default=Path("runs/example"), help="run directory")
-    parser.add_argument("--steps", type=int, default=20, help="thousands for a model of use")
+    parser.add_argument("--steps", type=int, default=20, help="20 only show that it works")
     parser.add_argument("--init", default="none", help="timm, or a .safetensors file of timm's")
     parser.add_argument("--backbone", default="vit_tiny_patch16_384", help="timm name")
     parser.add_argument("--ranges", default="3-9:0.2-0.8", help="blocks and shares to train for")
@@ -53,7 +53,7 @@ def main() -> None:
     if folder is None:
         folder = arguments.out.with_name(f"{arguments.out.name}-scenes")
         if not folder.exists():
-            write_scenes(folder, {"train": 24, "val": 6}, size=(192, 144))
+            write_scenes(folder, {"train": 16, "val": 4}, size=(192, 144))
             print(f"drew streets into {folder}: look at {folder / 'sheet.png'}")
     data = str(describe(folder, arguments.classes))
 
