@@ -21,6 +21,8 @@ from paumer.data.labels import CAMVID
 from paumer.media import read_image, write_image
 from paumer.predict import read_points
 from paumer.scenes.scene import scene
+from paumer.study.tradeoff import Budget, Measurement
+from paumer.study.tuning import Tuned
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TINY = "test_vit2"  # Eight blocks of 64 channels.
@@ -140,11 +142,17 @@ def test_choose_for_a_budget(trained, tmp_path):
         assert f'predict(picture, "{name}") pauses at {point.pause}' in said
 
 
-def test_choose_for_a_budget_names_nothing_that_misses_it(model, run_here, tmp_path):
+def test_choose_for_a_budget_names_nothing_that_misses_it(model, run_here, tmp_path, monkeypatch):
+    def nothing(predictor, dataset, budget, *_):
+        assert budget == Budget(max_drop=2.0)
+        near = Measurement(pause=PauseConfig(), miou=0.5, images_per_second=1.0, speed_up=1.0)
+        return Tuned(near, False, {"fast": near}, (near,))
+
+    monkeypatch.setattr("paumer.study.tuning.tune", nothing)
     shutil.copytree(model, tmp_path / "mine")
-    said = run_here("choose_for_a_budget.py", "--model", "mine", *QUICK, "--latency-ms", 1e-6)
-    assert "nothing meets it; the nearest is" in said
-    assert "chosen" not in read_points(tmp_path / "mine")
+    said = run_here("choose_for_a_budget.py", "--model", "mine", *QUICK, "--max-drop", 2)
+    assert "nothing meets it; the nearest is\n  none: mIoU 50.00%, 1.00x as fast" in said
+    assert set(read_points(tmp_path / "mine")) == {"fast"}
 
 
 def test_pause_your_own_vit(tmp_path):
