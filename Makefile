@@ -27,7 +27,7 @@ demo: setup ## the speed of the paper's 13 configurations: a table and a plot in
 	@$(BIN)/paumer bench --pause paper --rounds 5 --json out/speed.json --csv out/speed.csv --plot out/speed.png
 
 test: setup ## run the tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: setup ## formatting, lint and types
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && echo "check: clean"

@@ -27,14 +27,16 @@ parser.add_argument("--early-exit", action="store_true")
 arguments = parser.parse_args()
 
 
+torch.manual_seed(0)
+model = build_model(arguments.backbone, "mask", 19, image_size=arguments.size).eval()
+
+
 def random_config(dice):
     """One to four pauses at random blocks with random shares."""
-    blocks = sorted(dice.sample(range(1, 12), dice.randint(1, 4)))
+    blocks = sorted(dice.sample(range(1, model.backbone.depth), dice.randint(1, 4)))
     return PauseConfig(tuple((block, round(dice.uniform(0.05, 0.9), 3)) for block in blocks))
 
 
-torch.manual_seed(0)
-model = build_model(arguments.backbone, "mask", 19, image_size=arguments.size).eval()
 images = torch.randn(arguments.batch, 3, arguments.size, arguments.size)
 settings = SpeedSettings(
     rounds=arguments.rounds, threads=arguments.threads, early_exit=arguments.early_exit

@@ -20,6 +20,7 @@ from paumer.commands.console import (
     say,
     write_json,
 )
+from paumer.commands.demo import demo
 from paumer.commands.export import export
 from paumer.commands.measure import evaluate, sweep, tune
 from paumer.commands.predict import predict
@@ -37,7 +38,7 @@ app = App(
     help="Segmentation by a vision transformer whose clear patches pause.",
     version=__version__,
 )
-for command in (predict, bench, evaluate, sweep, tune, study, export):
+for command in (demo, predict, bench, evaluate, sweep, tune, study, export):
     app.command(command)
 
 

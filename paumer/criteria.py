@@ -4,7 +4,7 @@
 ``pausing.Stage``), so that a criterion can look up what it knows of a patch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float, Int, Integer
@@ -63,6 +63,43 @@ def random_by_place(seed: int, first: int = 0) -> Criterion:
         for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
             number = (number ^ _shifted(number, shift)) * factor
         return _shifted(number ^ _shifted(number, 31), 40).float() / 2**24
+
+    return score
+
+
+def protecting(criterion: Criterion, classes: Sequence[int]) -> Criterion:
+    """A criterion by which patches that look like some classes pause after all others."""
+    chosen = tuple(classes)
+
+    def score(
+        logits: Float[Tensor, "b n classes"], places: Int[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"]:
+        found = logits.argmax(-1)
+        held = torch.zeros_like(found, dtype=torch.bool)
+        for number in chosen:
+            held |= found == number
+        return criterion(logits, places) + 1000 * held
+
+    return score
+
+
+def near_borders(criterion: Criterion, grid: tuple[int, int]) -> Criterion:
+    """A criterion by which a patch needs as much work as the neediest of its neighbours.
+
+    ``grid`` is how many patches a picture has down and across. Patches that have paused say
+    nothing of their neighbours.
+    """
+    patches = grid[0] * grid[1]
+
+    def score(
+        logits: Float[Tensor, "b n classes"], places: Int[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"]:
+        own = criterion(logits, places)
+        local = places % patches
+        canvas = own.new_full((len(own), patches), -torch.inf).scatter(1, local, own)
+        spread = torch.nn.functional.max_pool2d(canvas.view(-1, *grid), 3, 1, 1).flatten(1)
+        # Its own score decides between neighbours that share the neediest one.
+        return spread.gather(1, local) + own / 1000
 
     return score
 

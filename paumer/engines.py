@@ -71,7 +71,8 @@ class CompiledEngine:
     ) -> Iterator[Answer]:
         """The answer of each way, one after the other."""
         for number, (pause, early_exit) in enumerate(ways):
-            with torch.inference_mode():
+            # Each configuration compiles to a graph of its own; torch keeps eight if not told to.
+            with torch.inference_mode(), torch._dynamo.config.patch(recompile_limit=256):
                 found = self.network(images, pause, criterion, early_exit, full_size=False)
             yield number, found.logits, found.paused_after()
 
@@ -126,13 +127,21 @@ class ExportedEngine:
         return self._open[key]
 
 
-def make_engine(name: str, network: PausingSegmenter, threads: int | None = None) -> Engine:
-    """The engine of that name: torch, compile, onnx or openvino."""
+def make_engine(
+    name: str,
+    network: PausingSegmenter,
+    threads: int | None = None,
+    directory: Path | None = None,
+) -> Engine:
+    """The engine of that name: torch, compile, onnx or openvino.
+
+    Exported files are kept in ``directory``, by default the user's cache.
+    """
     makers: dict[str, Callable[[], Engine]] = {
         "torch": lambda: TorchEngine(network),
         "compile": lambda: CompiledEngine(network),
-        "onnx": lambda: ExportedEngine(network, "onnx", threads),
-        "openvino": lambda: ExportedEngine(network, "openvino", threads),
+        "onnx": lambda: ExportedEngine(network, "onnx", threads, directory),
+        "openvino": lambda: ExportedEngine(network, "openvino", threads, directory),
     }
     if name not in makers:
         raise ValueError(f'no engine "{name}": choose one of {", ".join(makers)}')

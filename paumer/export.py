@@ -132,7 +132,7 @@ def export_onnx(
         start = torch.tensor(info.kept(PauseConfig(tuple((b, 0.3) for b in info.blocks))))
         inputs, shapes = (images, start), {"images": {0: batch}, "kept": None}
     program = torch.onnx.export(
-        module,
+        module.eval(),
         inputs,
         input_names=["images", "kept"][: len(inputs)],
         output_names=["logits", "paused_after"],

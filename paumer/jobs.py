@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -86,13 +87,22 @@ class Job:
         with (
             VideoReader(source.path) as reader,
             VideoWriter(out, reader.rate, source.path if reader.has_sound else None) as writer,
+            ThreadPoolExecutor(1) as reading,
+            ThreadPoolExecutor(1) as writing,
         ):
-            for number, frame in enumerate(reader, 1):
+            frames, waiting = iter(reader), deque[Future[None]]()
+            coming = reading.submit(next, frames, None)
+            while (frame := coming.result()) is not None:
+                coming = reading.submit(next, frames, None)
                 ((_, result),) = self._segment([(source, frame)], outcome)
-                writer.write(result.blended())
-                outcome.written = number
+                waiting.append(writing.submit(_write_frame, writer, result))
+                if len(waiting) > 4:  # Memory stays small, and a slow disk counts at last.
+                    waiting.popleft().result()
+                outcome.written += 1
                 if progress:
-                    progress(number, max(number, reader.frames))
+                    progress(outcome.written, max(outcome.written, reader.frames))
+            for future in waiting:
+                future.result()
         outcome.seconds = time.perf_counter() - begin
         outcome.changes = self.governor.changes if self.governor else 0
         return outcome
@@ -157,8 +167,12 @@ class Job:
         """In words, what the results depend on."""
         how = self.how
         pause = "governed" if self.governor else f"{how.pause} {how.early_exit}"
-        sizes = f"{how.window} {how.stride} {how.short_side} {how.scales} {how.flip}"
+        sizes = f"{how.window} {how.stride} {how.short_side} {how.scales} {how.flip} {how.protect}"
         return f"{pause} {sizes} {','.join(self.kinds)}"
+
+
+def _write_frame(writer: VideoWriter, result: Segmentation) -> None:
+    writer.write(result.blended())
 
 
 def write_results(result: Segmentation, stem: Path, kinds: Sequence[str]) -> list[Path]:

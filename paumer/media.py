@@ -4,6 +4,7 @@ Needs numpy and Pillow only. Reading works on one file at a time and changes non
 settings, so it may run in any number of threads.
 """
 
+import os
 from collections.abc import Sequence
 from functools import cache
 from io import BufferedReader, BytesIO
@@ -27,6 +28,11 @@ from paumer.disk import replace_file
 Picture = NDArray[np.uint8]
 
 PIXEL_LIMIT = 8192 * 8192 * 2
+SUSPICIOUS = 2**22, 1000
+"""A picture of more pixels than this, and of more than so many for each byte of its file: a bomb.
+
+Masks may well be that even.
+"""
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 """How the names of pictures end that can be read, in lower case."""
 
@@ -68,10 +74,10 @@ _MARGIN, _GAP, _SWATCH = 20, 16, 16
 def read_image(source: str | Path | bytes) -> Picture:
     """The picture as uint8 RGB (h w 3), upright; of a moving picture the first frame.
 
-    Alpha is dropped, 16 bits become 8. A file that is no picture, is damaged or has more than
-    `PIXEL_LIMIT` pixels is a ValueError that names it. Bytes are the content of a file.
+    Alpha is dropped, 16 bits become 8. A file that is no picture, is damaged, is a bomb or has more
+    than `PIXEL_LIMIT` pixels is a ValueError that names it. Bytes are the content of a file.
     """
-    return _to_rgb(_upright(_load(source)[0]), _name(source))
+    return _to_rgb(_upright(_load(source, SUSPICIOUS)[0]), _name(source))
 
 
 def read_labels(source: str | Path | bytes, rgb: bool = False) -> NDArray[Any]:
@@ -104,20 +110,26 @@ def _name(source: str | Path | bytes) -> str:
     return "given bytes" if isinstance(source, bytes) else str(source)
 
 
-def _load(source: str | Path | bytes) -> tuple[Image.Image, int]:
+def _load(
+    source: str | Path | bytes, suspicious: tuple[int, int] | None = None
+) -> tuple[Image.Image, int]:
     """The decoded picture in the mode it was stored in, and what `_grey_step` says of it."""
     if isinstance(source, bytes):
-        return _decode(BytesIO(source), _name(source))
+        return _decode(BytesIO(source), _name(source), suspicious)
     try:
         with open(source, "rb") as file:
-            return _decode(file, _name(source))
+            return _decode(file, _name(source), suspicious)
     except FileNotFoundError:
         raise FileNotFoundError(f'there is no file "{source}"') from None
     except OSError as error:
         raise ValueError(f'cannot read "{source}": {error.strerror or error}') from error
 
 
-def _decode(file: BufferedReader | BytesIO, name: str) -> tuple[Image.Image, int]:
+def _decode(
+    file: BufferedReader | BytesIO, name: str, suspicious: tuple[int, int] | None
+) -> tuple[Image.Image, int]:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
     start = file.read(12)
     file.seek(0)
     if not start:
@@ -138,6 +150,11 @@ def _decode(file: BufferedReader | BytesIO, name: str) -> tuple[Image.Image, int
         raise ValueError(
             f'cannot read "{name}": {width}x{height} is {width * height:,} pixels, '
             f"and at most {PIXEL_LIMIT:,} are read"
+        )
+    if suspicious is not None and width * height > max(suspicious[0], suspicious[1] * size):
+        raise ValueError(
+            f'cannot read "{name}": {width}x{height} pixels in {size:,} bytes is a decompression '
+            f"bomb or a damaged header"
         )
     step = _grey_step(image)
     try:

@@ -8,6 +8,9 @@ from cyclopts import Parameter
 
 Several = Parameter(consume_multiple=True, negative=())
 
+BUILT_IN = "street-tiny"
+"""The model inside the package, which commands use when none is named."""
+
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +56,10 @@ class BenchOptions:
     upsample: bool = True
     """Include the final upsampling of the logits to the picture's size."""
 
-    compile: bool = False
-    """Compile each configuration first (slow to start)."""
+    engine: Annotated[tuple[Literal["torch", "compile", "onnx", "openvino"], ...], Several] = (
+        "torch",
+    )
+    """What runs the network: torch, compile, onnx, openvino. Several run in turns."""
 
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""
@@ -86,8 +91,8 @@ class ImportOptions:
 class PredictOptions:
     """What `paumer predict` runs, and how."""
 
-    model: str
-    """A model directory or hub id."""
+    model: str = BUILT_IN
+    """A model directory, a training run, a built-in name or a hub id."""
 
     out: Path = Path("out")
     """Folder for masks, overlays and pause maps."""
@@ -125,6 +130,9 @@ class PredictOptions:
     flip: bool = False
     """Run mirrored too and average."""
 
+    protect: Annotated[tuple[str, ...], Several] = ()
+    """Classes whose patches pause after all others, such as pedestrian bicyclist."""
+
     engine: Literal["torch", "compile", "onnx", "openvino"] = "torch"
     """What runs the network. All but torch prepare each picture size first, which takes a while."""
 
@@ -136,6 +144,27 @@ class PredictOptions:
 
     device: str = "auto"
     """cpu, cuda, or auto."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """What `paumer demo` shows."""
+
+    model: str = BUILT_IN
+    """A model directory, a training run, a built-in name or a hub id."""
+
+    data: str = "scenes"
+    """Held-out pictures: scenes, camvid:DIR, or a data.yaml."""
+
+    pictures: int = 40
+    """How many of them are counted."""
+
+    out: Path = Path("out")
+    """Folder for the report, the plot and the pictures."""
+
+    threads: int | None = None
+    """CPU threads (default: torch's)."""
 
 
 @Parameter(name="*")
@@ -191,8 +220,14 @@ class TrainOptions:
     ranges: str = "3-9:0.2-0.8"
     """Blocks to draw from and their range of shares, such as 3-9:0.2-0.8 or 3:0-0.9,5:0.2-0.6."""
 
+    stages: int = 1
+    """Most pauses drawn in a step (the paper: 1); how many is drawn too."""
+
     aux_weight: float = 0.1
     """Weight of the auxiliary head's loss."""
+
+    distil: float = 0.0
+    """Weight of a loss that draws the paused prediction to the network's own unpaused one."""
 
     learn: Literal["all", "aux", "block-heads"] = "all"
     """What learns: all, the shared auxiliary head alone, or a head of its own for every block."""
@@ -290,8 +325,8 @@ class TrainOptions:
 class EvaluateOptions:
     """What `paumer evaluate` counts, and how."""
 
-    model: str
-    """A model directory, a training run or a hub id."""
+    model: str = BUILT_IN
+    """A model directory, a training run, a built-in name or a hub id."""
 
     data: str = "scenes"
     """scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, a data.yaml, or several joined by +."""
@@ -303,7 +338,8 @@ class EvaluateOptions:
     """Configurations, paper for the 13 of the paper, or names of operating points."""
 
     criterion: Annotated[tuple[str, ...], Several] = ("entropy",)
-    """Who pauses: entropy, confidence, margin, random, or oracle (the true labels)."""
+    """Who pauses: entropy, confidence, margin, borders (entropy of a patch and its neighbours),
+    random, or oracle (the true labels)."""
 
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""
@@ -322,6 +358,9 @@ class EvaluateOptions:
 
     flip: bool = False
     """Run mirrored too and average."""
+
+    protect: Annotated[tuple[str, ...], Several] = ()
+    """Classes whose patches pause after all others, such as pedestrian bicyclist."""
 
     by_size: bool = False
     """Also IoU by object size: regions below 0.1%, up to 1%, and above 1% of the picture."""
@@ -353,8 +392,8 @@ class EvaluateOptions:
 class SweepOptions:
     """What `paumer sweep` goes through, and where it keeps it."""
 
-    model: str
-    """A model directory, a training run or a hub id."""
+    model: str = BUILT_IN
+    """A model directory, a training run, a built-in name or a hub id."""
 
     out: Path
     """Folder for counts and results; a sweep that was stopped there goes on."""
@@ -370,7 +409,8 @@ class SweepOptions:
     choices of blocks at a share of 0.4), or configurations."""
 
     criterion: str = "entropy"
-    """Who pauses: entropy, confidence, margin, random, or oracle (the true labels)."""
+    """Who pauses: entropy, confidence, margin, borders (entropy of a patch and its neighbours),
+    random, or oracle (the true labels)."""
 
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""
@@ -427,6 +467,9 @@ class TuneOptions:
     """filter (time many, evaluate those fast enough) or layers (block by block); default: filter
     for a budget of time, layers for one of accuracy."""
 
+    adaptive: bool = False
+    """Pause by a threshold that meets the budget on average: easy pictures cost less."""
+
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""
 
@@ -454,8 +497,8 @@ class TuneOptions:
 class ExportOptions:
     """What `paumer export` writes."""
 
-    model: str
-    """A model directory, a training run or a hub id."""
+    model: str = BUILT_IN
+    """A model directory, a training run, a built-in name or a hub id."""
 
     out: Path
     """File to write, such as model.onnx; it must not exist."""

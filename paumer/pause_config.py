@@ -89,18 +89,28 @@ class PauseConfig:
 
     @classmethod
     def draw(
-        cls, seed: int, step: int, ranges: Mapping[int, tuple[float, float]] = DEFAULT_RANGES
+        cls,
+        seed: int,
+        step: int,
+        ranges: Mapping[int, tuple[float, float]] = DEFAULT_RANGES,
+        most: int = 1,
     ) -> Self:
         """One block and one share at random (section 3.2), the same for the same seed and step.
 
-        ``ranges`` gives each block that may be drawn its range of shares. Nothing but the
-        arguments decides, so every process and every resumed run draws alike.
+        ``ranges`` gives each block that may be drawn its range of shares; up to ``most`` blocks
+        are drawn. Nothing but the arguments decides, so every process and every resumed run draws
+        alike.
         """
         if not ranges:
             raise ValueError("no block to draw from: give at least one block its range of shares")
+        if not 1 <= most <= len(ranges):
+            raise ValueError(f"cannot draw up to {most} of {len(ranges)} blocks: give at least 1")
         dice = random.Random(f"pause {seed} {step}")
-        block = dice.choice(sorted(ranges))
-        return cls(((block, dice.uniform(*ranges[block])),))
+        if most == 1:
+            blocks = [dice.choice(sorted(ranges))]
+        else:
+            blocks = sorted(dice.sample(sorted(ranges), dice.randint(1, most)))
+        return cls(tuple((block, dice.uniform(*ranges[block])) for block in blocks))
 
     def check(self, depth: int, early_exit: bool = False) -> None:
         """Raise unless a backbone of ``depth`` blocks can pause like this."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from paumer import media
-from paumer.criteria import Criterion, entropy
+from paumer.criteria import Criterion, entropy, protecting
 from paumer.data.labels import ClassSet, distinct_colours
 from paumer.data.transforms import normalise
 from paumer.disk import replace_file
@@ -40,7 +40,7 @@ class Inference:
     ``short_side`` first scales the picture so that its shorter side is that long. What is None is
     as the model was trained. ``batch`` is how many pictures or windows of one size run together.
     At several ``scales`` (factors on the size), or with ``flip`` also mirrored, the probabilities
-    are averaged.
+    are averaged. Patches that look like a class named in ``protect`` pause after all others.
     """
 
     pause: PauseConfig = NO_PAUSE
@@ -52,6 +52,7 @@ class Inference:
     batch: int = 8
     scales: tuple[float, ...] = (1.0,)
     flip: bool = False
+    protect: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("window", "stride", "short_side", "batch"):
@@ -128,13 +129,18 @@ class Predictor:
         """The segmentations of the pictures in each of several ways, with the way's number.
 
         Where all windows of all pictures fit one batch, what the ways have in common is computed
-        once. The ways may differ in pause, criterion and early exit, not in sizes.
+        once. The ways may differ in who pauses and exits early, not in sizes.
         """
         images = [_as_array(picture) for picture in pictures]
         ways = [self._as_trained(way) for way in ways]
-        sizes = {replace(w, pause=NO_PAUSE, criterion=entropy, early_exit=False) for w in ways}
-        if len(sizes) != 1:
-            raise ValueError("ways of one run may differ in pause, criterion and early exit only")
+        free: dict[str, Any] = {
+            "pause": NO_PAUSE,
+            "criterion": entropy,
+            "early_exit": False,
+            "protect": (),
+        }
+        if len({replace(way, **free) for way in ways}) != 1:
+            raise ValueError(f"ways of one run may differ in {', '.join(free)} only")
         begin = time.perf_counter()
         plans = [_Plan.all_of(image, ways[0]) for image in images]
         patch = self.network.backbone.patch
@@ -186,13 +192,14 @@ class Predictor:
         scaled: UInt8[np.ndarray, "_h _w"] = labels[rows][:, columns]
         return scaled
 
-    def network_input(
+    def network_inputs(
         self, image: UInt8[np.ndarray, "h w 3"], how: Inference | None = None
-    ) -> Float[Tensor, "1 3 _h _w"]:
-        """What the network sees of a picture, or of its first window: for timing and export."""
+    ) -> Float[Tensor, "windows 3 _h _w"]:
+        """What the network sees of a picture, window by window: for timing and export."""
         plan, *_ = _Plan.all_of(image, self._as_trained(how or Inference()))
         device = next(self.network.parameters()).device
-        return normalise(plan.crop((0, 0))[None].to(device), self.config.mean, self.config.std)
+        pixels = torch.stack([plan.crop(place) for place in plan.places()]).to(device)
+        return normalise(pixels, self.config.mean, self.config.std)
 
     def _as_trained(self, how: Inference) -> Inference:
         """What is not said of size and windows is as the model was trained."""
@@ -234,11 +241,24 @@ class Predictor:
         device = next(self.network.parameters()).device
         pixels = torch.stack([plan.crop(key) for plan, key in part]).to(device)
         images = normalise(pixels, self.config.mean, self.config.std)
-        for criterion in dict.fromkeys(way.criterion for _, way in group):
-            numbers, some = zip(*(w for w in group if w[1].criterion is criterion), strict=True)
+        for who in dict.fromkeys((way.criterion, way.protect) for _, way in group):
+            same = [w for w in group if (w[1].criterion, w[1].protect) == who]
+            numbers, some = zip(*same, strict=True)
             pairs = [(way.pause, way.early_exit) for way in some]
-            for number, logits, paused in self.engine.answers(images, pairs, criterion):
+            for number, logits, paused in self.engine.answers(images, pairs, self._judge(*who)):
                 yield numbers[number], logits, paused
+
+    def _judge(self, criterion: Criterion, protect: tuple[str, ...]) -> Criterion:
+        """The criterion, with classes that pause last."""
+        if not protect:
+            return criterion
+        names = list(self.classes.names)
+        unknown = [name for name in protect if name not in names]
+        if unknown:
+            raise ValueError(
+                f'no class "{unknown[0]}" to protect: the model knows {", ".join(names)}'
+            )
+        return protecting(criterion, [names.index(name) for name in protect])
 
 
 @dataclass

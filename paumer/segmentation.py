@@ -65,7 +65,7 @@ class Segmentation:
         blocks = (0, *self.pause.blocks)
         names = ["to the end", *(f"paused after block {block}" for block in blocks[1:])]
         shares = [float((self.paused_after == block).mean()) for block in blocks]
-        return media.with_legend(self.tinted(), names, _block_colours(len(blocks)), shares)
+        return media.with_legend(self.tinted(), names, block_colours(len(blocks)), shares)
 
     def tinted(
         self, alpha: float = 0.6, colours: Sequence[tuple[int, int, int]] | None = None
@@ -80,7 +80,7 @@ class Segmentation:
             for axis, side in enumerate(self.labels.shape)
         )
         large = numbers[rows][:, columns]
-        palette = np.asarray(colours or _block_colours(len(self.pause.blocks) + 1), np.uint8)
+        palette = np.asarray(colours or block_colours(len(self.pause.blocks) + 1), np.uint8)
         return np.where(
             large[..., None] > 0, media.overlay(self.image, palette[large], alpha), self.image
         )
@@ -111,6 +111,6 @@ class Segmentation:
         return paths
 
 
-def _block_colours(count: int) -> list[tuple[int, int, int]]:
+def block_colours(count: int) -> list[tuple[int, int, int]]:
     """White for patches that never pause, then a colour for each pause."""
     return [(255, 255, 255), *(_BLOCK_COLOURS[i % len(_BLOCK_COLOURS)] for i in range(count - 1))]

@@ -153,3 +153,35 @@ def unchecked():
         return module
 
     return give
+
+
+@pytest.fixture(scope="session")
+def plain_table():
+    """A machine on which work alone takes time, for 100 patches or so many."""
+
+    from paumer.study.cost import CostTable
+
+    def make(patches=100, prefix=0, depth=6, **other):
+        ladder = ((0, 0.0), (patches + prefix, 1.0))
+        nothing = ((0, 0.0), (patches, 0.0))
+        values = {
+            "environment": {
+                "when": "today",
+                "device": "a machine",
+                "threads": 1,
+                "precision": "fp32",
+                "size": [160, 160],
+                "batch": 1,
+                "full_size": True,
+            },
+            "batch": 1,
+            "embed": 0.0,
+            "upsampling": 0.0,
+            "block": ladder,
+            "decoder": ((0, 0.0), (patches, 1.0)),
+            "pausing": nothing,
+            "assembling": nothing,
+        }
+        return CostTable(patches=patches, prefix=prefix, depth=depth, **{**values, **other})
+
+    return make

@@ -22,9 +22,9 @@ study.sizes study.speed data.checking
 study.accuracy study.cost study.figures study.grids train.checkpoint train.feed
 study.sweep study.uncertainty train.task train.metrics
 study.tuning study.paper_figures train.run serve.server
-study.illustration jobs
+study.illustration study.adaptive jobs
 commands.console
-commands.bench commands.export commands.study commands.measure commands.predict
+commands.bench commands.demo commands.export commands.study commands.measure commands.predict
 cli
 """.strip().splitlines()
 """From the ground up; a module imports from the lines above its own only."""

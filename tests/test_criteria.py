@@ -172,3 +172,31 @@ def test_a_patch_without_any_label_is_ignored():
     labels = torch.full((1, 3, 3), 7)
     labels[0, 0, 0] = 0
     assert criteria.patch_labels(labels, (2, 2), 2, ignore=7).tolist() == [[0, 7, 7, 7]]
+
+
+def test_protected_classes_pause_last():
+    logits = torch.tensor([[[5.0, 0, 0], [0, 9.0, 0], [0, 0, 0.1], [0, 6.0, 0]]])
+    places = torch.arange(4)[None]
+    score = criteria.protecting(criteria.entropy, [1])(logits, places)
+    assert score[0].argsort(descending=True).tolist() == [3, 1, 2, 0]
+
+
+def test_a_patch_needs_what_its_neediest_neighbour_needs():
+    logits = torch.zeros(1, 9, 2)
+    logits[..., 0] = 8.0
+    logits[0, 0, 0] = 0.0  # The upper left patch is unclear.
+    score = criteria.near_borders(criteria.entropy, (3, 3))(logits, torch.arange(9)[None])[0]
+    near = [0, 1, 3, 4]
+    far = [2, 5, 6, 7, 8]
+    assert score.argmax() == 0
+    assert score[near].min() > score[far].max()
+
+
+def test_paused_patches_say_nothing_of_their_neighbours():
+    logits = torch.zeros(2, 2, 2)
+    logits[:, 0, 0] = 8.0  # One clear patch, one unclear one, far from each other.
+    places = torch.tensor([[0, 8], [9, 17]])  # The corners of two pictures.
+    score = criteria.near_borders(criteria.entropy, (3, 3))(logits, places)
+    assert torch.isfinite(score).all()
+    assert (score[:, 0] < 0.1).all()
+    assert (score[:, 1] > 0.6).all()

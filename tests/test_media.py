@@ -166,6 +166,19 @@ class TestReadImage:
             with pytest.raises(ValueError, match=f"given bytes.*{width}x{height}.*134,217,728"):
                 media.read_image(png_header(width, height))
 
+    def test_a_bomb_is_refused_before_it_is_decoded(self):
+        file = BytesIO()
+        Image.new("1", (12_000, 10_000)).save(file, "PNG")
+        with pytest.raises(ValueError, match=r"given bytes.*12000x10000.*decompression bomb"):
+            media.read_image(file.getvalue())
+        with pytest.raises(ValueError, match="damaged header"):
+            media.read_image(png_header(5000, 5000))
+
+    def test_a_large_even_picture_is_no_bomb(self):
+        file = BytesIO()
+        Image.new("RGB", (3000, 2000), (200, 210, 220)).save(file, "PNG")
+        assert media.read_image(file.getvalue()).shape == (2000, 3000, 3)
+
     def test_a_large_picture_within_the_limit_gives_no_warning(self):
         file = BytesIO()
         Image.new("1", (12_000, 10_000)).save(file, "PNG")

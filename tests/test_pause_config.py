@@ -201,6 +201,18 @@ def test_a_draw_is_one_block_of_the_ranges_with_a_share_in_its_range(seed, step,
     assert PauseConfig.draw(seed, step, dict(reversed(ranges.items()))).stages == ((block, share),)
 
 
+def test_several_blocks_can_be_drawn():
+    drawn = [PauseConfig.draw(3, step, most=3) for step in range(600)]
+    counts = [len(config.stages) for config in drawn]
+    assert {count: 150 < counts.count(count) < 250 for count in (1, 2, 3)} == dict.fromkeys(
+        (1, 2, 3), True
+    )
+    assert all(0.2 <= share <= 0.8 for config in drawn for _, share in config.stages)
+    assert drawn[5] == PauseConfig.draw(3, 5, most=3)
+    with pytest.raises(ValueError, match="up to 8 of 7 blocks"):
+        PauseConfig.draw(3, 5, most=8)
+
+
 def test_draws_are_roughly_uniform_over_blocks_and_shares():
     drawn = [PauseConfig.draw(7, step).stages[0] for step in range(7000)]
     counts = Counter(block for block, _ in drawn)

@@ -42,7 +42,7 @@ def bench(options: BenchOptions = BenchOptions()) -> None:  # noqa: B008
         threads=options.threads,
         precision=options.precision,
         full_size=options.upsample,
-        compiled=options.compile,
+        engines=tuple(dict.fromkeys(options.engine)),
         early_exit=options.early_exit,
     )
     images = _bench_images(options, model, (height, width)).to(device)
@@ -94,13 +94,32 @@ def _print_speed(report: "SpeedReport") -> None:
     from paumer.study.speed import in_words
 
     where = report.environment
+    say(f"{in_words(where)}, best of {where['rounds']} interleaved rounds")
+    engines = where["engines"]
+    for engine in engines:
+        if len(engines) > 1:
+            say(f"engine {engine}:")
+        _print_engine(report, engine)
+    if report.reference_ratio is not None:
+        say(
+            f"timm's own forward plus the decoder takes {report.reference_ratio:.3f} "
+            f"of the unpaused time"
+        )
+
+
+def _print_engine(report: "SpeedReport", engine: str) -> None:
+    items = [item for item in report.measurements if item.engine == engine]
+    eager = {m.pause: m.images_per_second for m in report.measurements if m.engine == "torch"}
     titles = ("pause", "images/s", "median ms", "p95 ms", "speed-up", "multiply-adds", "reached")
-    table = new_table(*titles, "pausing", "peak MB")
-    slower = []
-    for item in report.measurements:
+    table = new_table(*titles, "pausing" if engine == "torch" else "against torch", "peak MB")
+    reached, slower = [], []
+    for item in items:
+        assert item.images_per_second
         assert item.speed_up
         assert item.mac_ratio
-        share, memory = item.pausing_share, item.peak_memory_mb
+        reached.append(item.speed_up / item.mac_ratio)
+        base, share, memory = eager.get(item.pause), item.pausing_share, item.peak_memory_mb
+        last = f"{item.images_per_second / base:.2f}x" if base else ""
         table.add_row(
             str(item.pause),
             f"{item.images_per_second:.2f}",
@@ -108,26 +127,17 @@ def _print_speed(report: "SpeedReport") -> None:
             f"{item.latency_ms_p95:.1f}",
             f"{item.speed_up:.2f}x",
             f"{item.mac_ratio:.2f}x",
-            f"{item.speed_up / item.mac_ratio:.2f}",
-            "" if share is None else f"{100 * share:.1f}%",
+            f"{reached[-1]:.2f}",
+            last if share is None else f"{100 * share:.1f}%",
             "" if memory is None else f"{memory:.0f}",
         )
         if item.pause and item.speed_up < 1:
             slower.append(str(item.pause))
-    say(f"{in_words(where)}, best of {where['rounds']} interleaved rounds")
     console.print(table)
-    ratios = [
-        m.speed_up / m.mac_ratio for m in report.measurements[1:] if m.speed_up and m.mac_ratio
-    ]
-    if ratios:
+    if len(reached) > 1:
         say(
-            f"reached of the multiply-add speed-up: lowest {min(ratios):.3f}, "
-            f"mean {sum(ratios) / len(ratios):.3f}"
-        )
-    if report.reference_ratio is not None:
-        say(
-            f"timm's own forward plus the decoder takes {report.reference_ratio:.3f} "
-            f"of the unpaused time"
+            f"reached of the multiply-add speed-up: lowest {min(reached[1:]):.3f}, "
+            f"mean {sum(reached[1:]) / len(reached[1:]):.3f}"
         )
     if slower:
         errors.print(f"warning: slower than no pausing: {', '.join(slower)}", highlight=False)
@@ -143,7 +153,8 @@ def _write_speed(report: "SpeedReport", options: BenchOptions) -> None:
 
         where = report.environment
         title = f"{options.model or options.backbone}, {options.size}, {where['device']}"
-        draw_speed(report.measurements, title, options.plot)
+        engine = where["engines"][0]
+        draw_speed([m for m in report.measurements if m.engine == engine], title, options.plot)
     for path in (options.json, options.csv, options.plot):
         if path:
             say(f"wrote {path}")

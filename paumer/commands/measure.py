@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
     from paumer.data.datasets import Dataset
     from paumer.predict import Inference, Predictor
     from paumer.study.accuracy import Tally
+    from paumer.study.adaptive import AdaptiveTuned
     from paumer.study.tradeoff import Measurement
 
 
-def evaluate(options: EvaluateOptions) -> None:
+def evaluate(options: EvaluateOptions = EvaluateOptions()) -> None:  # noqa: B008
     """Count what a model gets right on a data set, for one or many configurations.
 
     Started by torchrun, every process counts its share.
@@ -138,10 +140,9 @@ def sweep(options: SweepOptions) -> None:
 
 def tune(options: TuneOptions) -> None:
     """Find the best configuration for a budget and keep it as an operating point of the model."""
-    from pathlib import Path
-
     from paumer.model.weights import find_model
     from paumer.predict import check_point_name, write_points
+    from paumer.study.adaptive import tune_adaptive
     from paumer.study.speed import SpeedSettings
     from paumer.study.tradeoff import Budget
     from paumer.study.tuning import TuneSettings
@@ -150,7 +151,8 @@ def tune(options: TuneOptions) -> None:
     budget = Budget(
         latency_ms=options.latency_ms, speed_up=options.speed_up, max_drop=options.max_drop
     )
-    check_point_name(options.name or str(budget))
+    name = options.name or f"{'adaptive-' * options.adaptive}{budget}"
+    check_point_name(name)
     settings = TuneSettings(
         procedure=options.procedure,
         early_exit=options.early_exit,
@@ -162,24 +164,65 @@ def tune(options: TuneOptions) -> None:
             f'"{options.model}" is no folder: operating points are written into the model, '
             f"so save it to disk first"
         )
+    if options.adaptive and options.batch != 1:
+        raise ValueError("--adaptive times pictures one by one: leave --batch at 1")
     directory = find_model(options.model)
     predictor, dataset, places = _open(options)
-    images = _timed_input(predictor, dataset, options.batch)
     out = options.out or directory / "tune"
     with named_progress() as update:
-        result = find(predictor, dataset, budget, out, images, settings, places, update)
-    rows = [item.to_json() for item in result.evaluated]
-    write_jsonl(out / f"{budget}.jsonl", rows)
+        if options.adaptive:
+            adaptive = tune_adaptive(predictor, dataset, budget, out, settings, places, update)
+            result = replace(adaptive.tuned, points={})
+        else:
+            images = _timed_input(predictor, dataset, options.batch)
+            result = find(predictor, dataset, budget, out, images, settings, places, update)
+    write_jsonl(out / f"{name}.jsonl", [item.to_json() for item in result.evaluated])
+    if options.adaptive:
+        _report_adaptive(adaptive, out / name)
     points = dict(result.points)
     if result.met:
-        points[options.name or str(budget)] = result.choice
-    write_points(directory, points)
-    _print_measurements([*points.values()], names=list(points))
-    say(f"wrote {len(points)} operating points to {directory}")
+        points[name] = result.choice
+    if points:
+        write_points(directory, points)
+        _print_measurements([*points.values()], names=list(points))
+        say(f"wrote {len(points)} operating points to {directory}")
     if not result.met:
         say(f"nothing meets {budget}; the nearest is {result.choice.pause}:")
         _print_measurements([result.choice])
         sys.exit(1)
+
+
+def _report_adaptive(found: "AdaptiveTuned", path: Path) -> None:
+    """Thresholds beside fixed shares of the same predicted cost: a table, a figure, a verdict."""
+    from paumer.study.paper_figures import draw_tradeoff
+
+    table = new_table("blocks", "speed-up", "threshold", "mIoU", "share", "mIoU", "difference")
+    rows = []
+    for pair in found.pairs:
+        adaptive, fixed = pair.adaptive, pair.fixed
+        difference = 100 * ((adaptive.miou or 0) - (fixed.miou or 0))
+        table.add_row(
+            ",".join(map(str, adaptive.pause.blocks)),
+            f"~{adaptive.speed_up:.2f}x",
+            str(adaptive.pause.stages[0][1]),
+            _percent(adaptive.miou),
+            str(fixed.pause.stages[0][1]),
+            _percent(fixed.miou),
+            f"{difference:+.2f}",
+        )
+        rows += [adaptive.to_json(), fixed.to_json()]
+    console.print(table)
+    base = found.tuned.evaluated[0]
+    series = {
+        "threshold": [base, *(pair.adaptive for pair in found.pairs)],
+        "fixed share": [base, *(pair.fixed for pair in found.pairs)],
+    }
+    file = path.with_name(f"{path.name}.csv")
+    write_csv(file, rows)
+    draw_tradeoff(series, path, "predicted average speed", only_skyline=True)
+    _say_written(file, path.with_name(f"{path.name}.png"))
+    better = "win" if found.gain > 0 else "do not win"
+    say(f"thresholds {better}: {100 * found.gain:+.2f} points of mIoU on average at equal cost")
 
 
 def _open(
@@ -206,7 +249,7 @@ def _ways(predictor: "Predictor", options: EvaluateOptions) -> "list[Inference]"
     """How to run each configuration asked for; an operating point brings its early exit."""
     from paumer.pause_config import parse_pauses
 
-    names = ("window", "stride", "short_side", "batch", "scales", "flip")
+    names = ("window", "stride", "short_side", "batch", "scales", "flip", "protect")
     how = {name: getattr(options, name) for name in names}
     found = []
     for text in options.pause:
@@ -252,7 +295,7 @@ def _timed_input(predictor: "Predictor", dataset: "Dataset", batch: int) -> "Ten
     """One batch as the network sees it, padded to whole patches."""
     from paumer.model.segmenter import pad_to_patches
 
-    image = predictor.network_input(dataset[0].image)
+    image = predictor.network_inputs(dataset[0].image)[:1]
     image = pad_to_patches(image, predictor.network.backbone.patch)
     return image.repeat(at_least_one(batch, "batch"), 1, 1, 1)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from paumer.serve.governor import Governor
 
 
-def predict(*sources: str, options: PredictOptions) -> None:
+def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None:  # noqa: B008
     """Segment pictures and videos: label masks, overlays, where patches paused.
 
     Parameters
@@ -55,7 +55,7 @@ def predict(*sources: str, options: PredictOptions) -> None:
 
 
 def _inference(predictor: "Predictor", options: PredictOptions) -> "Inference":
-    names = ("window", "stride", "short_side", "batch", "scales", "flip")
+    names = ("window", "stride", "short_side", "batch", "scales", "flip", "protect")
     how = {name: getattr(options, name) for name in names}
     if options.early_exit:
         how["early_exit"] = True
@@ -90,7 +90,8 @@ def _report(job: "Job", outcome: "Outcome", total: int) -> None:
 
 
 def _report_video(job: "Job", name: str, outcome: "Outcome") -> None:
-    say(f"{name}: {outcome.written} frames, {outcome.seconds:.1f} s")
+    rate = outcome.written / max(outcome.seconds, 1e-9)
+    say(f"{name}: {outcome.written} frames in {outcome.seconds:.1f} s, {rate:.2f} a second")
     if job.governor and outcome.written:
         say(
             f"{outcome.late} frames were late ({outcome.late / outcome.written:.1%}); "

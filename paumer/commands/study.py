@@ -17,7 +17,7 @@ from paumer.commands.console import (
     say,
     write_csv,
 )
-from paumer.options import Several
+from paumer.options import BUILT_IN, Several
 
 if TYPE_CHECKING:
     from paumer.study.tradeoff import Measurement
@@ -31,7 +31,7 @@ def method(
     picture: Path,
     /,
     *,
-    model: str,
+    model: str = BUILT_IN,
     pause: str = "3:0.4,5:0.4,7:0.4",
     out: Path = Path("figures"),
     device: str = "auto",
@@ -43,7 +43,7 @@ def method(
     picture
         A picture file.
     model
-        A model directory, a training run or a hub id.
+        A model directory, a training run, a built-in name or a hub id.
     pause
         A configuration, or the name of an operating point.
     out
@@ -192,7 +192,7 @@ def compare(
 @study.command
 def entropy(
     *,
-    model: str,
+    model: str = BUILT_IN,
     data: str = "scenes",
     split: Literal["train", "val", "test"] = "val",
     share: float = 0.1,
@@ -205,7 +205,7 @@ def entropy(
     Parameters
     ----------
     model
-        A model directory, a training run or a hub id.
+        A model directory, a training run, a built-in name or a hub id.
     data
         scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, or a data.yaml.
     split

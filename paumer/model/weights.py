@@ -32,6 +32,8 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "README.md"
 POINTS_FILE = "operating_points.json"
+MODELS = Path(__file__).parents[1] / "models"
+"""Where the built-in models lie, each a directory of its name."""
 
 _LARGEST = 65536  # No real picture side or decoder width is beyond this.
 
@@ -155,7 +157,7 @@ def _link(file: Path, to: Path) -> None:
 
 
 def find_model(name: str, **hub_options: Any) -> Path:
-    """The directory of a model on disk, of a training run's model, or of a downloaded hub model.
+    """The directory of a model on disk, a training run's, a built-in one, or one from the hub.
 
     Only ``config.json``, ``model.safetensors`` and, where there are any, the operating points are
     ever asked for; pickles are refused.
@@ -163,6 +165,8 @@ def find_model(name: str, **hub_options: Any) -> Path:
     if os.path.isdir(name):
         inner = Path(name) / "model"
         return inner if (inner / CONFIG_FILE).is_file() else Path(name)
+    if name in (known.name for known in MODELS.glob("*")):
+        return MODELS / name
     try:
         paths = [hf_hub_download(name, file, **hub_options) for file in (CONFIG_FILE, WEIGHTS_FILE)]
     except (LocalEntryNotFoundError, HFValidationError) as error:

@@ -9,7 +9,15 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int, Integer
 
-from paumer.criteria import CRITERIA, Criterion, oracle, patch_labels, random_by_place
+from paumer.criteria import (
+    CRITERIA,
+    Criterion,
+    entropy,
+    near_borders,
+    oracle,
+    patch_labels,
+    random_by_place,
+)
 from paumer.data.datasets import Dataset, Sample
 from paumer.predict import Inference, Predictor
 from paumer.study.sizes import SIZES, SizeCounts, mean_known, ratio
@@ -249,7 +257,7 @@ def marginals(confusion: Confusion) -> Int[np.ndarray, "3 classes"]:
 def make_criterion(
     name: str, predictor: Predictor, samples: Sequence[Sample], seed: int, how: Inference
 ) -> Criterion:
-    """The criterion of that name for a batch: entropy, confidence, margin, random or oracle."""
+    """The criterion of that name for a batch: entropy, margin, random, oracle, borders, ..."""
     check_criterion(name, predictor, how)
     if name in CRITERIA:
         return CRITERIA[name]
@@ -257,21 +265,23 @@ def make_criterion(
         return random_by_place(seed)
     grids = [predictor.scaled_labels(sample.labels, how) for sample in samples]
     if len({grid.shape for grid in grids}) > 1:
-        raise ValueError("the oracle needs pictures of one size in a batch: use a batch of 1")
-    labels = torch.from_numpy(np.stack(grids))
+        raise ValueError(f"{name} needs pictures of one size in a batch: use a batch of 1")
     patch, classes = predictor.network.backbone.patch, len(predictor.classes)
-    return oracle(patch_labels(labels, patch, classes))
+    if name == "borders":
+        down, across = (-(-s // p) for s, p in zip(grids[0].shape, patch, strict=True))
+        return near_borders(entropy, (down, across))
+    return oracle(patch_labels(torch.from_numpy(np.stack(grids)), patch, classes))
 
 
 def check_criterion(name: str, predictor: Predictor, how: Inference) -> None:
     """Raise unless there is a criterion of that name, and it can judge pictures run that way."""
-    known = [*CRITERIA, "random", "oracle"]
+    known = [*CRITERIA, "random", "oracle", "borders"]
     if name not in known:
         raise ValueError(f'no criterion "{name}": choose one of {", ".join(known)}')
     windows = how.window or predictor.config.window
-    if name == "oracle" and (windows or how.flip or how.scales != (1.0,)):
+    if name in ("oracle", "borders") and (windows or how.flip or how.scales != (1.0,)):
         raise ValueError(
-            "the oracle needs whole pictures, once: it goes with no window, scales or flip"
+            f"{name} needs whole pictures, once: it goes with no window, scales or flip"
         )
 
 

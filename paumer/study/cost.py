@@ -7,7 +7,7 @@ shape, device, precision, threads and batch.
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -63,18 +63,23 @@ class CostTable:
     def seconds(self, pause: PauseConfig, early_exit: bool = False) -> float:
         """The predicted time of one batch."""
         pause.check(self.depth, early_exit)
-        shares = dict(pause.stages)
+        active, going_on = self.patches, {}
+        for block, share in pause.stages:
+            if isinstance(share, Threshold):
+                raise ValueError(f'the cost of "{pause}" depends on the picture: give shares')
+            active = going_on[block] = pausing.going_on(active, share)
+        return self.seconds_of(going_on, early_exit)
+
+    def seconds_of(self, going_on: Mapping[int, int], early_exit: bool = False) -> float:
+        """The predicted time of one batch when so many patches go on after some blocks."""
         active, total = self.patches, self.embed + self.upsampling
         for number in range(1, self.depth + 1):
             total += between(self.block, active + self.prefix)
-            share = shares.get(number)
-            if isinstance(share, Threshold):
-                raise ValueError(f'the cost of "{pause}" depends on the picture: give shares')
-            if share is not None:
+            if number in going_on:
                 total += between(self.pausing, active)
-                active = pausing.going_on(active, share)
+                active = going_on[number]
                 total += between(self.assembling, active)
-        exits = early_exit and bool(pause)
+        exits = early_exit and bool(going_on)
         return total + between(self.decoder, active if exits else self.patches)
 
     def predict(self, pause: PauseConfig, early_exit: bool = False, **known: Any) -> Measurement:
@@ -112,7 +117,7 @@ def measure_cost(
 ) -> CostTable:
     """Time the parts of the forward for one batch of pictures of whole patches."""
     model = model.eval()
-    with setting(images.device, settings, 1):
+    with setting(images.device, settings):
         walk = model.start(images)
         grid = model.grid(images)
         patches, prefix = walk.places.shape[1], model.backbone.prefix

@@ -12,6 +12,7 @@ from paumer.media import overlay
 from paumer.pause_config import PauseConfig
 from paumer.pausing import Stage
 from paumer.predict import Inference, Predictor
+from paumer.segmentation import block_colours
 from paumer.study.paper_figures import Panel
 
 
@@ -26,16 +27,25 @@ def illustrate(
     (result,) = predictor.predict_batch([image], how)
     with torch.inference_mode():
         prediction = predictor.network(
-            predictor.network_input(image), how.pause, early_exit=how.early_exit, full_size=False
+            predictor.network_inputs(image)[:1],
+            how.pause,
+            early_exit=how.early_exit,
+            full_size=False,
         )
+    colours = block_colours(len(how.pause.blocks) + 1)[1:]
+    key = tuple(
+        (f"after block {block}", colour)
+        for block, colour in zip(how.pause.blocks, colours, strict=True)
+    )
     panels = [Panel("picture", image)]
-    for stage in prediction.stages:
+    for number, stage in enumerate(prediction.stages, 1):
         so_far = np.where(result.paused_after <= stage.block, result.paused_after, 0)
         panels += [
             Panel(f"entropy after block {stage.block}", _entropy_map(stage, prediction.grid)),
             Panel(
                 f"paused so far: {(so_far > 0).mean():.0%}",
                 replace(result, paused_after=so_far.astype(np.uint8)).tinted(),
+                key[:number],
             ),
         ]
     end = replace(result, paused_after=(result.paused_after > 0).astype(np.uint8))

@@ -45,8 +45,8 @@ def draw_tradeoff(
         axes.plot(x, y, line, color=colour, marker=mark, markersize=4, linewidth=1.4, label=name)
     if reference is not None:
         _mark_reference(axes, reference)
-    first = baseline(next(iter(series.values())))
-    _add_speed_up_axis(axes, _speed(first))
+    name, items = next(iter(series.items()))
+    _add_speed_up_axis(axes, _speed(baseline(items)), name if len(series) > 1 else "")
     axes.set_xlabel("images per second")
     axes.set_ylabel("mIoU, %")
     axes.legend(frameon=False, fontsize=8.5, loc="lower left")
@@ -78,14 +78,17 @@ def draw_comparison(
         )
         for row in some:
             place = float(row["images_per_second"]), float(row["miou"])
+            told = ", ".join(filter(None, (row["model"], row.get("hardware"))))
             axes.annotate(
-                row["model"], place, (4, 2), textcoords="offset points", fontsize=5.5, color="#555"
+                told, place, (4, 2), textcoords="offset points", fontsize=5.5, color="#555"
             )
     for number, (name, items) in enumerate(ours.items()):
         colour, line, mark = LINES[number % len(LINES)]
         front = skyline(items)
         x, y = [_speed(m) for m in front], [_points(m) for m in front]
-        axes.plot(x, y, line, color=colour, marker=mark, markersize=4, label=name)
+        hardware = (front[0].where or "").split(",")[0]
+        label = f"{name}\n({hardware})" if hardware else name
+        axes.plot(x, y, line, color=colour, marker=mark, markersize=4, label=label)
     axes.set_xscale("log")
     axes.set_xlabel("images per second")
     axes.set_ylabel("mIoU, %")
@@ -177,45 +180,37 @@ def draw_block_counts(
 def draw_one_pause(measurements: Sequence[Measurement], path: Path, title: str = "") -> None:
     """One pause: a line for each block over its shares, coloured from early to late."""
     figure = new_figure(6.6, 4.0)
-    axes = figure.add_subplot()
     single = [item for item in measurements if len(item.pause.stages) == 1]
-    blocks = sorted({item.pause.blocks[0] for item in single})
-    for block, colour in zip(blocks, shades(len(blocks)), strict=True):
-        own = sorted((m for m in single if m.pause.blocks[0] == block), key=_speed)
-        x, y = [_speed(m) for m in own], [_points(m) for m in own]
-        axes.plot(x, y, color=colour, marker="o", markersize=2.5, linewidth=1.1, label=str(block))
-    base = baseline(measurements)
-    _mark_reference(axes, base, "no pausing")
-    _add_speed_up_axis(axes, _speed(base))
-    axes.set_xlabel("images per second")
-    axes.set_ylabel("mIoU, %")
-    axes.legend(
-        frameon=False,
-        fontsize=8,
-        title="after block",
-        title_fontsize=8,
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-    )
-    if title:
-        axes.set_title(title, fontsize=10, loc="left")
+    lines = {block: sorted(own, key=_speed) for block, own in _by_first_block(single).items()}
+    _draw_blocks(figure.add_subplot(title=title), lines, baseline(measurements), "after block")
     _save(figure, path)
 
 
 def draw_two_pauses(measurements: Sequence[Measurement], path: Path, title: str = "") -> None:
     """Two pauses: the skyline of each first block, over all that was measured in grey."""
     figure = new_figure(6.6, 4.0)
-    axes = figure.add_subplot()
+    axes = figure.add_subplot(title=title)
     double = [item for item in measurements if len(item.pause.stages) == 2]
     axes.scatter(
         [_speed(m) for m in double], [_points(m) for m in double], s=3, color="#d8d8d8", zorder=0
     )
-    blocks = sorted({item.pause.blocks[0] for item in double})
-    for block, colour in zip(blocks, shades(len(blocks)), strict=True):
-        front = skyline([m for m in double if m.pause.blocks[0] == block])
-        x, y = [_speed(m) for m in front], [_points(m) for m in front]
+    lines = {block: skyline(own) for block, own in _by_first_block(double).items()}
+    _draw_blocks(axes, lines, baseline(measurements), "first pause\nafter block")
+    _save(figure, path)
+
+
+def _by_first_block(measurements: Sequence[Measurement]) -> dict[int, list[Measurement]]:
+    blocks = sorted({item.pause.blocks[0] for item in measurements})
+    return {block: [m for m in measurements if m.pause.blocks[0] == block] for block in blocks}
+
+
+def _draw_blocks(
+    axes: Any, lines: Mapping[int, Sequence[Measurement]], base: Measurement, legend: str
+) -> None:
+    """A line for each block, coloured from early to late, and the model without pausing."""
+    for (block, items), colour in zip(lines.items(), shades(len(lines)), strict=True):
+        x, y = [_speed(m) for m in items], [_points(m) for m in items]
         axes.plot(x, y, color=colour, marker="o", markersize=2.5, linewidth=1.2, label=str(block))
-    base = baseline(measurements)
     _mark_reference(axes, base, "no pausing")
     _add_speed_up_axis(axes, _speed(base))
     axes.set_xlabel("images per second")
@@ -223,14 +218,11 @@ def draw_two_pauses(measurements: Sequence[Measurement], path: Path, title: str 
     axes.legend(
         frameon=False,
         fontsize=8,
-        title="first pause\nafter block",
+        title=legend,
         title_fontsize=8,
         loc="center left",
         bbox_to_anchor=(1.0, 0.5),
     )
-    if title:
-        axes.set_title(title, fontsize=10, loc="left")
-    _save(figure, path)
 
 
 @dataclass(frozen=True)
@@ -239,6 +231,8 @@ class Panel:
 
     title: str
     image: UInt8[np.ndarray, "h w 3"] | Float[np.ndarray, "gh gw"]
+    key: tuple[tuple[str, tuple[int, int, int]], ...] = ()
+    """What colours painted over the picture mean."""
 
 
 def draw_method(panels: Sequence[Panel], path: Path, top: float = 1.0) -> None:
@@ -254,6 +248,11 @@ def draw_method(panels: Sequence[Panel], path: Path, top: float = 1.0) -> None:
             shown = axes.imshow(panel.image, cmap="viridis", vmin=0, vmax=top, extent=extent)
         else:
             axes.imshow(panel.image)
+        for name, colour in panel.key:
+            shade = [level / 255 for level in colour]
+            axes.scatter([], [], marker="s", s=28, color=[shade], label=name)
+        if panel.key:
+            axes.legend(fontsize=7, loc="lower right", framealpha=0.85, borderpad=0.3)
         axes.set_title(panel.title, fontsize=9, loc="left")
     for axes in grid:
         axes.set_axis_off()
@@ -287,10 +286,10 @@ def _mark_reference(axes: Any, item: Measurement, name: str = "Segmenter") -> No
     axes.plot([_speed(item)], [_points(item)], "*", color=INK, markersize=10, label=name)
 
 
-def _add_speed_up_axis(axes: Any, unpaused: float) -> None:
+def _add_speed_up_axis(axes: Any, unpaused: float, name: str = "") -> None:
     upper = axes.secondary_xaxis("top", functions=(lambda x: x / unpaused, lambda x: x * unpaused))
     upper.tick_params(labelsize=8)
-    upper.set_xlabel("speed-up over no pausing", fontsize=8.5)
+    upper.set_xlabel(f"speed-up over no pausing{f' ({name})' * bool(name)}", fontsize=8.5)
 
 
 def _speed(item: Measurement) -> float:

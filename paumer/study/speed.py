@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ from torch import Tensor
 
 from paumer import pausing
 from paumer.criteria import entropy
+from paumer.engines import make_engine
+from paumer.model.decoders import upsample
 from paumer.model.segmenter import NO_PAUSE, PausingSegmenter, pad_to_patches
 from paumer.pause_config import PauseConfig
 from paumer.study.tradeoff import Measurement
@@ -28,14 +32,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedSettings:
-    """How speed is measured."""
+    """How speed is measured; several engines run in turns."""
 
     rounds: int = 15
     warmup: int = 2
     threads: int | None = None
     precision: str = "fp32"
     full_size: bool = True
-    compiled: bool = False
+    engines: tuple[str, ...] = ("torch",)
     early_exit: bool = False
 
     def __post_init__(self) -> None:
@@ -81,54 +85,119 @@ def measure_speed(
     configs = tuple(dict.fromkeys([NO_PAUSE, *pauses]))
     model = model.eval()
     size = (images.shape[2], images.shape[3])
-    costs = [model.multiply_adds(size, c, settings.early_exit and bool(c)) for c in configs]
-    with setting(images.device, settings, len(configs)):
-        forward = torch.compile(model, fullgraph=True) if settings.compiled else model
-
-        def run(config: PauseConfig) -> Callable[[], Any]:
-            early_exit = settings.early_exit and bool(config)
-            return lambda: forward(
-                images, config, early_exit=early_exit, full_size=settings.full_size
-            )
-
-        def reference() -> Tensor:
-            features = model.backbone.vit.forward_features(images)[:, model.backbone.prefix :]
-            grid = [s // p for s, p in zip(images.shape[2:], model.backbone.patch, strict=True)]
-            logits: Tensor = model.decoder(features, (grid[0], grid[1]))
-            return logits
-
-        whole = all(s % p == 0 for s, p in zip(images.shape[2:], model.backbone.patch, strict=True))
-        compare = whole and not settings.full_size and not settings.compiled
-        runs = [run(config) for config in configs] + ([reference] if compare else [])
-        seconds = time_interleaved(runs, images.device, settings.rounds, settings.warmup, progress)
-        memory = [peak_memory(call, images.device) for call in runs[: len(configs)]]
-        extra = [
-            pausing_seconds(model, images, config) if config and not settings.compiled else 0.0
+    exits = [settings.early_exit and bool(config) for config in configs]
+    costs = [model.multiply_adds(size, c, e) for c, e in zip(configs, exits, strict=True)]
+    whole = all(side % p == 0 for side, p in zip(size, model.backbone.patch, strict=True))
+    compare = whole and not settings.full_size and "torch" in settings.engines
+    with TemporaryDirectory() as folder, setting(images.device, settings):
+        runs: dict[tuple[str, PauseConfig], Callable[[], Any]] = {}
+        for engine in settings.engines:
+            call = _caller(engine, model, images, settings, Path(folder))
+            for config, exit_ in zip(configs, exits, strict=True):
+                runs[engine, config] = partial(call, config, exit_)
+        calls = list(runs.values())
+        if compare:
+            calls.append(partial(_reference, model, images))
+        seconds = time_interleaved(calls, images.device, settings.rounds, settings.warmup, progress)
+        memory = [peak_memory(call, images.device) for call in runs.values()]
+        extra = {
+            config: pausing_seconds(model, images, config)
             for config in configs
-        ]
-    best: list[float] = seconds.min(0).tolist()
+            if config and "torch" in settings.engines
+        }
+    fastest = dict(zip(runs, seconds.min(0).tolist(), strict=False))
     where = environment(images, settings)
-    measurements = []
-    for number, config in enumerate(configs):
-        early_exit = settings.early_exit and bool(config)
-        measurements.append(
-            Measurement(
-                pause=config,
-                early_exit=early_exit,
-                images_per_second=len(images) / best[number],
-                latency_ms=1000 * float(np.median(seconds[:, number])),
-                latency_ms_p95=1000 * float(np.percentile(seconds[:, number], 95)),
-                speed_up=best[0] / best[number],
-                mac_ratio=costs[0] / costs[number],
-                gmacs=costs[number] / 1e9,
-                pausing_share=None if settings.compiled else extra[number] / best[number],
-                peak_memory_mb=memory[number],
-                where=in_words(where),
-                when=where["when"],
-            )
+    measurements = [
+        Measurement(
+            pause=config,
+            engine=engine,
+            early_exit=settings.early_exit and bool(config),
+            images_per_second=len(images) / best,
+            latency_ms=1000 * float(np.median(seconds[:, number])),
+            latency_ms_p95=1000 * float(np.percentile(seconds[:, number], 95)),
+            speed_up=fastest[engine, NO_PAUSE] / best,
+            mac_ratio=costs[0] / costs[number % len(configs)],
+            gmacs=costs[number % len(configs)] / 1e9,
+            pausing_share=extra.get(config, 0.0) / best if engine == "torch" else None,
+            peak_memory_mb=memory[number],
+            where=in_words(where),
+            when=where["when"],
         )
-    ratio = best[-1] / best[0] if compare else None
+        for number, ((engine, config), best) in enumerate(fastest.items())
+    ]
+    ratio = seconds.min(0)[-1] / fastest["torch", NO_PAUSE] if compare else None
     return SpeedReport(tuple(measurements), ratio, where)
+
+
+def _caller(
+    engine: str,
+    model: PausingSegmenter,
+    images: Float[Tensor, "b 3 h w"],
+    settings: SpeedSettings,
+    folder: Path,
+) -> Callable[[PauseConfig, bool], Any]:
+    """A function that runs one batch in an engine at a configuration, with early exit or not."""
+    if engine == "torch":
+        return lambda config, exits: model(
+            images, config, early_exit=exits, full_size=settings.full_size
+        )
+    runner = make_engine(engine, model, settings.threads, folder)
+
+    def call(config: PauseConfig, exits: bool) -> Tensor:
+        ((_, logits, _),) = runner.answers(images, [(config, exits)], entropy)
+        return upsample(logits, tuple(images.shape[2:])) if settings.full_size else logits
+
+    return call
+
+
+def _reference(model: PausingSegmenter, images: Float[Tensor, "b 3 h w"]) -> Tensor:
+    """Timm's own forward plus the decoder."""
+    features = model.backbone.vit.forward_features(images)[:, model.backbone.prefix :]
+    logits: Tensor = model.decoder(features, model.grid(images))
+    return logits
+
+
+def measure_pictures(
+    model: PausingSegmenter,
+    pictures: Sequence[Float[Tensor, "windows 3 h w"]],
+    ways: Sequence[tuple[PauseConfig, bool]],
+    settings: SpeedSettings,
+    progress: Progress | None = None,
+) -> list[Measurement]:
+    """The speed of configurations, each with or without early exit, averaged over pictures.
+
+    Pictures run one by one, window by window; the first way is what speed-ups are taken to.
+    """
+
+    def run(pause: PauseConfig, early_exit: bool) -> None:
+        for windows in pictures:
+            for window in windows:
+                model(window[None], pause, early_exit=early_exit, full_size=settings.full_size)
+
+    device, model = pictures[0].device, model.eval()
+    with setting(device, settings):
+        seconds = time_interleaved(
+            [partial(run, *way) for way in ways],
+            device,
+            settings.rounds,
+            settings.warmup,
+            progress,
+        ) / len(pictures)
+    best = seconds.min(0)
+    where = environment(pictures[0][:1], settings)
+    return [
+        Measurement(
+            pause=pause,
+            early_exit=early_exit,
+            images_per_second=float(1 / best[number]),
+            latency_ms=float(1000 * np.median(seconds[:, number])),
+            latency_ms_p95=float(1000 * np.percentile(seconds[:, number], 95)),
+            speed_up=float(best[0] / best[number]),
+            where=f"{in_words(where)}, mean of {len(pictures)}",
+            when=where["when"],
+        )
+        for number, (pause, early_exit) in enumerate(ways)
+    ]
 
 
 def time_interleaved(
@@ -162,11 +231,11 @@ def best_batch(
 ) -> int:
     """The batch size with the best unpaused throughput, by doubling until it no longer gains."""
     best_size, best_speed, size = 1, 0.0, 1
-    quick = replace(settings, rounds=3, warmup=1, compiled=False)
+    quick = replace(settings, rounds=3, warmup=1)
     while size <= limit:
         images = image.expand(size, -1, -1, -1).contiguous()
         try:
-            with setting(images.device, quick, 1):
+            with setting(images.device, quick):
                 call = lambda: model(images, full_size=quick.full_size)  # noqa: E731, B023
                 seconds = time_interleaved([call], images.device, quick.rounds, quick.warmup)
         except RuntimeError as error:  # Out of memory, which has no class of its own on the CPU.
@@ -239,7 +308,7 @@ def environment(images: Float[Tensor, "b 3 h w"], settings: SpeedSettings) -> di
         "batch": len(images),
         "precision": settings.precision,
         "full_size": settings.full_size,
-        "compiled": settings.compiled,
+        "engines": list(settings.engines),
         "rounds": settings.rounds,
     }
 
@@ -270,7 +339,7 @@ def machine(device: torch.device | None = None) -> dict[str, Any]:
 
 
 @contextmanager
-def setting(device: torch.device, settings: SpeedSettings, configs: int) -> Iterator[None]:
+def setting(device: torch.device, settings: SpeedSettings) -> Iterator[None]:
     """Threads, precision and inference mode as asked for, and as they were afterwards."""
     threads = torch.get_num_threads()
     if settings.threads:
@@ -280,12 +349,8 @@ def setting(device: torch.device, settings: SpeedSettings, configs: int) -> Iter
         if settings.precision == "bf16"
         else nullcontext()
     )
-    limit = nullcontext()
-    if settings.compiled:
-        # Each configuration compiles to a graph of its own; torch keeps eight if not told to.
-        limit = torch._dynamo.config.patch(recompile_limit=configs + 8)
     try:
-        with torch.inference_mode(), autocast, limit:
+        with torch.inference_mode(), autocast:
             yield
     finally:
         torch.set_num_threads(threads)

@@ -112,7 +112,7 @@ class Sweep:
             self.criterion,
             *(
                 f"{way.pause} {way.early_exit} {way.window} {way.stride} {way.short_side} "
-                f"{way.batch} {way.scales} {way.flip}"
+                f"{way.batch} {way.scales} {way.flip} {way.protect}"
                 for way in self.ways
             ),
         ]

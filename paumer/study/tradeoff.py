@@ -18,10 +18,12 @@ class Measurement:
     adds time; ``latency_ms`` is the median and ``latency_ms_p95`` the 95th percentile of a batch.
     ``mac_ratio`` is the speed-up that the multiply-adds alone promise. ``predicted`` says that the
     speed was computed from a cost table, not timed. ``data`` names the data set and split of the
-    mIoU and its ``pictures``; ``where`` and ``when`` say on what the speed was measured.
+    mIoU and its ``pictures``; ``where`` and ``when`` say on what the speed was measured, and
+    ``engine`` what ran the network.
     """
 
     pause: PauseConfig
+    engine: str = "torch"
     criterion: str = "entropy"
     early_exit: bool = False
     predicted: bool = False

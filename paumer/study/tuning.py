@@ -65,6 +65,35 @@ class Tuned:
     evaluated: tuple[Measurement, ...]
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """Counts what configurations get right and predicts their speed.
+
+    What was counted is kept in ``directory`` and not counted again.
+    """
+
+    predictor: Predictor
+    dataset: Dataset
+    directory: Path
+    table: CostTable
+    settings: TuneSettings
+    indices: Sequence[int] | None = None
+    say: Say = lambda *_: None
+
+    def __call__(self, pauses: Sequence[PauseConfig]) -> list[Measurement]:
+        """The measurement of each configuration; by threshold its speed is not known."""
+        exits, batch = self.settings.early_exit, self.settings.batch
+        ways = [Inference(pause=p, early_exit=exits and bool(p), batch=batch) for p in pauses]
+        sweep = Sweep(self.predictor, self.dataset, ways, self.directory, indices=self.indices)
+        # Each sweep has a folder of its own name: other weights or data never meet old counts.
+        sweep = replace(sweep, directory=self.directory / sweep.fingerprint()[:12])
+        tallies = sweep.run(progress=lambda *done: self.say(f"evaluating {len(ways)}", *done))
+        assert tallies is not None
+        height, width = self.table.environment["size"]
+        data = f"{self.dataset.name} {self.dataset.split}"
+        return describe(self.predictor, ways, tallies, (height, width), table=self.table, data=data)
+
+
 def tune(
     predictor: Predictor,
     dataset: Dataset,
@@ -86,23 +115,7 @@ def tune(
         predictor.network, images, settings.speed, progress=lambda *done: say("timing parts", *done)
     )
     table = replace(table, windows=windows)
-    size = (images.shape[2], images.shape[3])
-
-    def evaluate(pauses: Sequence[PauseConfig]) -> list[Measurement]:
-        ways = [
-            Inference(
-                pause=pause, early_exit=settings.early_exit and bool(pause), batch=settings.batch
-            )
-            for pause in pauses
-        ]
-        sweep = Sweep(predictor, dataset, ways, directory, indices=indices)
-        # Each sweep has a folder of its own name: other weights or data never meet old counts.
-        sweep = replace(sweep, directory=directory / sweep.fingerprint()[:12])
-        tallies = sweep.run(progress=lambda *done: say(f"evaluating {len(ways)}", *done))
-        assert tallies is not None
-        data = f"{dataset.name} {dataset.split}"
-        return describe(predictor, ways, tallies, size, table=table, data=data)
-
+    evaluate = Evaluation(predictor, dataset, directory, table, settings, indices, say)
     # After the last block a pause means something only with early exit.
     depth = predictor.network.backbone.depth + settings.early_exit
     found = evaluate([NO_PAUSE, *paper_configs(depth)])

@@ -391,6 +391,12 @@ def check_options(options: TrainOptions, network: PausingSegmenter) -> None:
             f'ranges "{options.ranges}" reach block {max(ranges)}: the last block after which '
             f"patches of this backbone can pause is {depth - 1}"
         )
+    if not 1 <= options.stages <= len(ranges):
+        raise ValueError(
+            f"stages is {options.stages}: give 1 to {len(ranges)}, the number of blocks in ranges"
+        )
+    if options.distil < 0:
+        raise ValueError(f"distil is {options.distil:g}: give 0 or more")
     if not options.val_pause:
         raise ValueError("val_pause is empty: name at least one configuration, such as none")
     for pause in parse_pauses(options.val_pause):

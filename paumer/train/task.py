@@ -1,7 +1,7 @@
 """The loss, the random block and share, optimiser and schedule (paper, section 3.2)."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ class Losses:
 
     main: Float[Tensor, ""]
     aux: Float[Tensor, ""]
+    distil: Float[Tensor, ""] | float = 0.0
 
 
 class TrainTask(lightning.LightningModule):
@@ -88,7 +89,8 @@ class TrainTask(lightning.LightningModule):
             part = slice(begin, begin + size)
             criterion = self.criterion(batch, begin)
             losses = self.losses(batch.images[part], batch.labels[part], pause, criterion)
-            loss = (losses.main + options.aux_weight * losses.aux) * share
+            extra = options.aux_weight * losses.aux + options.distil * losses.distil
+            loss = (losses.main + extra) * share
             if not torch.isfinite(loss):
                 raise ValueError(
                     f"the loss became {float(loss)} at step {step} (pictures "
@@ -107,7 +109,7 @@ class TrainTask(lightning.LightningModule):
         """This step's pause configuration, the same on every process."""
         if self.options.criterion == "none" or self.options.learn != "all":
             return NO_PAUSE
-        return PauseConfig.draw(self.options.seed, step, self.ranges)
+        return PauseConfig.draw(self.options.seed, step, self.ranges, self.options.stages)
 
     def criterion(self, batch: Batch, begin: int) -> Criterion:
         """Who pauses of the pictures from ``begin`` on."""
@@ -128,12 +130,12 @@ class TrainTask(lightning.LightningModule):
     ) -> Losses:
         """Cross entropies summed over pixels: main decoder and auxiliary head."""
         if self.options.learn == "all":
-            prediction = self.network(images, pause, criterion)
-            main = self._cross_entropy(prediction.logits, labels)
-            aux = main.new_zeros(())
-            for stage in prediction.stages:
-                aux = aux + self._token_loss(stage, prediction.grid, labels)
-            return Losses(main, aux)
+            prediction = self.network(images, pause, criterion, full_size=False)
+            main = self._cross_entropy(self._enlarge_grid(prediction.logits, labels), labels)
+            aux = self._aux_loss(prediction.stages, prediction.grid, labels)
+            if not self.options.distil or not pause:
+                return Losses(main, aux)
+            return Losses(main, aux, self._distance(images, prediction.logits, labels))
         heads = self.heads or [self.network.aux_head] * self.network.backbone.depth
         self.network.eval()  # Frozen: no dropped path disturbs what the heads learn from.
         images = pad_to_patches(images, self.network.backbone.patch)
@@ -157,18 +159,57 @@ class TrainTask(lightning.LightningModule):
             known, self.class_weights[labels.clamp(max=len(self.class_weights) - 1)], 0
         )
 
-    def _token_loss(
-        self, stage: Stage, grid: tuple[int, int], labels: Int[Tensor, "b h w"]
+    def _aux_loss(
+        self, stages: Sequence[Stage], grid: tuple[int, int], labels: Int[Tensor, "b h w"]
     ) -> Float[Tensor, ""]:
-        return self._cross_entropy(self._enlarge(stage.logits, grid, labels), labels)
+        """The auxiliary head's loss at each pause, over the patches still active there.
+
+        Where patches had paused before, the grid is filled with what the head said of them then,
+        from which nothing is learnt again.
+        """
+        loss = torch.zeros((), device=labels.device)
+        whole: Tensor | None = None
+        for stage in stages:
+            if whole is None:
+                whole = stage.logits
+            else:
+                rows, values = stage.places.flatten(), stage.logits.flatten(0, 1)
+                whole = whole.detach().flatten(0, 1).index_copy(0, rows, values).view_as(whole)
+            loss = loss + self._cross_entropy(self._enlarge(whole, grid, labels), labels)
+        return loss
 
     def _enlarge(
         self, logits: Float[Tensor, "b n classes"], grid: tuple[int, int], labels: Tensor
     ) -> Float[Tensor, "b classes h w"]:
         """Logits of patches at the labels' size, the padding cut off."""
-        padded = tuple(n * p for n, p in zip(grid, self.network.backbone.patch, strict=True))
+        return self._enlarge_grid(to_grid(logits, grid), labels)
+
+    def _enlarge_grid(
+        self, logits: Float[Tensor, "b classes gh gw"], labels: Int[Tensor, "b h w"]
+    ) -> Float[Tensor, "b classes h w"]:
         height, width = labels.shape[1:]
-        return upsample(to_grid(logits, grid), padded)[..., :height, :width]
+        down, across = self.network.backbone.patch
+        padded = (-(-height // down) * down, -(-width // across) * across)
+        return upsample(logits, padded)[..., :height, :width]
+
+    def _distance(
+        self,
+        images: Float[Tensor, "b 3 h w"],
+        logits: Float[Tensor, "b classes gh gw"],
+        labels: Int[Tensor, "b h w"],
+    ) -> Float[Tensor, ""]:
+        """The divergence of the paused prediction from the unpaused one, summed over pixels.
+
+        It is taken on the decoder's grid, where each cell counts what its pixels weigh.
+        """
+        with torch.no_grad():
+            teacher = self.network(images, full_size=False).logits.float().log_softmax(1)
+        student = logits.float().log_softmax(1)
+        each = (teacher.exp() * (teacher - student)).sum(1)
+        weights = self.pixel_weights(labels)
+        cell = F.adaptive_avg_pool2d(weights[:, None], each.shape[1:])[:, 0]
+        total: Tensor = (each * cell).sum() * (weights[0].numel() / each[0].numel())
+        return total
 
     def _cross_entropy(
         self, logits: Float[Tensor, "b classes h w"], labels: Int[Tensor, "b h w"]

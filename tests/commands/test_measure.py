@@ -143,6 +143,27 @@ def test_tune_writes_operating_points(model, data, tmp_path, capsys):
     assert load(model).predict(image, "mine").pause == points["mine"].pause
 
 
+def test_tune_by_threshold_compares_with_fixed_shares(
+    model, data, tmp_path, capsys, monkeypatch, plain_table
+):
+    table = plain_table(6, 1, 6)  # On a real machine pausing gains nothing with six patches.
+    monkeypatch.setattr("paumer.study.adaptive.cached_cost", lambda *_, **__: table)
+    monkeypatch.setattr("paumer.study.adaptive.SPEED_UPS", (1.05,))
+    monkeypatch.setattr("paumer.study.adaptive.BLOCKS", ((1,), (1, 2)))
+    run(
+        *("tune", "--model", model, "--data", data, "--max-drop", 90, "--adaptive"),
+        *("--rounds", 1, "--out", tmp_path / "tune"),
+    )
+    printed = capsys.readouterr().out
+    assert "points of mIoU on average at equal cost" in printed
+    points = json.loads((tmp_path / "model" / "operating_points.json").read_text())
+    assert list(points) == ["adaptive-drop-90"]
+    assert (tmp_path / "tune" / "adaptive-drop-90.csv").is_file()
+    assert (tmp_path / "tune" / "adaptive-drop-90.png").is_file()
+    with pytest.raises(ValueError, match="one by one"):
+        run("tune", "--model", model, "--adaptive", "--speed-up", 2, "--batch", 4)
+
+
 def test_tune_says_how_near_it_gets(model, data, monkeypatch, capsys):
     command = ["tune", "--model", model, "--data", data, "--speed-up", "900", "--most", "2"]
     monkeypatch.setattr(sys, "argv", ["paumer", *command, "--rounds", "1", "--threads", "1"])

@@ -148,7 +148,7 @@ def test_odd_splits_give_the_same_counts_too(predictor, pictures, criterion):
 @pytest.mark.parametrize("how", [{"flip": True}, {"scales": (0.5,)}, {"window": 16}])
 def test_the_oracle_refuses_what_it_cannot_see(predictor, pictures, how):
     way = Inference(pause=PauseConfig.parse("2:0.5"), batch=1, **how)
-    with pytest.raises(ValueError, match="the oracle needs whole pictures"):
+    with pytest.raises(ValueError, match="oracle needs whole pictures"):
         evaluate(predictor, pictures(2), [way], criterion="oracle")
 
 

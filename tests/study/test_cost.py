@@ -17,19 +17,10 @@ def model():
     return build_model("test_vit", "mask", 3, image_size=64).eval()
 
 
-def table():
+@pytest.fixture
+def table(plain_table):
     """A machine on which everything takes a round number of seconds."""
-    return CostTable(
-        environment={
-            "when": "today",
-            "device": "a machine",
-            "threads": 1,
-            "precision": "fp32",
-            "size": [160, 160],
-            "batch": 1,
-            "full_size": True,
-        },
-        patches=100,
+    return plain_table(
         prefix=1,
         depth=4,
         batch=2,
@@ -42,31 +33,31 @@ def table():
     )
 
 
-def test_a_configuration_costs_the_sum_of_its_parts():
-    assert table().seconds(PauseConfig()) == pytest.approx(1 + 2 + 4 * 10 + 5)
+def test_a_configuration_costs_the_sum_of_its_parts(table):
+    assert table.seconds(PauseConfig()) == pytest.approx(1 + 2 + 4 * 10 + 5)
     one = PauseConfig.parse("2:0.4")
     assert going_on(100, 0.4) == 60
     expected = 1 + 2 + 2 * 10 + 2 * 6 + 1.0 + 0.5 + 5
-    assert table().seconds(one) == pytest.approx(expected)
-    early = table().seconds(one, early_exit=True)
+    assert table.seconds(one) == pytest.approx(expected)
+    early = table.seconds(one, early_exit=True)
     assert early == pytest.approx(expected - 5 + (1 + 4 * 50 / 90))
 
 
-def test_a_prediction_says_that_it_is_one():
-    item = table().predict(PauseConfig.parse("1:0.5"), miou=0.5)
+def test_a_prediction_says_that_it_is_one(table):
+    item = table.predict(PauseConfig.parse("1:0.5"), miou=0.5)
     assert item.predicted
     assert item.when == "today"
     assert "a machine, 1 thread" in item.where
     assert item.miou == 0.5
-    assert item.images_per_second == pytest.approx(2 / table().seconds(item.pause))
-    assert item.speed_up == pytest.approx(48 / table().seconds(item.pause))
+    assert item.images_per_second == pytest.approx(2 / table.seconds(item.pause))
+    assert item.speed_up == pytest.approx(48 / table.seconds(item.pause))
 
 
-def test_thresholds_and_late_pauses_are_refused():
+def test_thresholds_and_late_pauses_are_refused(table):
     with pytest.raises(ValueError, match="depends on the picture"):
-        table().seconds(PauseConfig.parse("2:<0.5"))
+        table.seconds(PauseConfig.parse("2:<0.5"))
     with pytest.raises(ValueError, match="block 4"):
-        table().seconds(PauseConfig.parse("4:0.5"))
+        table.seconds(PauseConfig.parse("4:0.5"))
 
 
 def test_times_lie_on_straight_lines_between_steps():

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from paumer import PauseConfig, build_model
+from paumer.engines import TorchEngine
 from paumer.study.speed import (
     SpeedSettings,
     best_batch,
@@ -88,3 +89,25 @@ def test_peak_memory_sees_a_large_tensor():
     if measured is None:
         pytest.skip("resident memory is known on Linux only")
     assert 90 < measured < 130
+
+
+@pytest.mark.parametrize("full_size", [True, False])
+def test_engines_take_turns_in_one_run(model, monkeypatch, full_size):
+    monkeypatch.setattr(
+        "paumer.study.speed.make_engine", lambda name, network, *_: TorchEngine(network)
+    )
+    settings = SpeedSettings(
+        rounds=2, warmup=1, threads=1, engines=("torch", "onnx"), full_size=full_size
+    )
+    pauses = [PauseConfig.parse("2:0.5")]
+    report = measure_speed(model, torch.rand(1, 3, 64, 64), pauses, settings)
+    assert [(m.engine, str(m.pause)) for m in report.measurements] == [
+        (engine, pause) for engine in ("torch", "onnx") for pause in ("none", "2:0.5")
+    ]
+    for engine in ("torch", "onnx"):
+        base, paused = (m for m in report.measurements if m.engine == engine)
+        assert base.speed_up == 1
+        expected = paused.images_per_second / base.images_per_second
+        assert paused.speed_up == pytest.approx(expected)
+        assert paused.mac_ratio > 1
+        assert (paused.pausing_share is None) == (engine == "onnx")

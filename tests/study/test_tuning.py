@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from paumer import PauseConfig
-from paumer.study.cost import CostTable
 from paumer.study.speed import SpeedSettings
 from paumer.study.tradeoff import Budget, Measurement
 from paumer.study.tuning import NAMED, TuneSettings, decide, fast_enough, finalists, tune
@@ -18,44 +17,21 @@ def images(predictor, monkeypatch, tmp_path):
     return torch.randn(1, 3, 32, 48)
 
 
-def table():
-    """A machine on which work alone takes time."""
-    return CostTable(
-        environment={
-            "when": "today",
-            "device": "a machine",
-            "threads": 1,
-            "precision": "fp32",
-            "size": [160, 160],
-            "batch": 1,
-            "full_size": True,
-        },
-        patches=100,
-        prefix=0,
-        depth=6,
-        batch=1,
-        embed=0.0,
-        upsampling=0.0,
-        block=((0, 0.0), (100, 1.0)),
-        decoder=((0, 0.0), (100, 1.0)),
-        pausing=((0, 0.0), (100, 0.0)),
-        assembling=((0, 0.0), (100, 0.0)),
-    )
-
-
 @pytest.mark.parametrize("budget", [Budget(speed_up=1.5), Budget(latency_ms=4500)])
-def test_the_filter_keeps_what_is_just_fast_enough(budget):
-    found = [table().predict(pause) for pause in fast_enough(table(), budget, 6, TuneSettings())]
+def test_the_filter_keeps_what_is_just_fast_enough(plain_table, budget):
+    table = plain_table()
+    found = [table.predict(pause) for pause in fast_enough(table, budget, 6, TuneSettings())]
     assert len(found) == 60
-    assert all(budget.meets(item, table().predict(PauseConfig())) for item in found)
+    assert all(budget.meets(item, table.predict(PauseConfig())) for item in found)
     assert min(item.speed_up for item in found) < 1.6
     assert 1.6 < max(item.speed_up for item in found) < 1.85
 
 
-def test_the_filter_shows_the_fastest_when_nothing_is_fast_enough():
-    found = fast_enough(table(), Budget(speed_up=100), 6, TuneSettings(most=3))
+def test_the_filter_shows_the_fastest_when_nothing_is_fast_enough(plain_table):
+    table = plain_table()
+    found = fast_enough(table, Budget(speed_up=100), 6, TuneSettings(most=3))
     assert len(found) == 3
-    assert min(table().predict(pause).speed_up for pause in found) > 2.5
+    assert min(table.predict(pause).speed_up for pause in found) > 2.5
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_counts_equal_a_count_patch_by_patch(predictor, pictures):
         sample = data[place]
         truth = patch_labels(torch.from_numpy(sample.labels)[None], (16, 16), 3)[0]
         with torch.inference_mode():
-            blocks = list(block_logits(predictor.network, predictor.network_input(sample.image)))
+            blocks = list(block_logits(predictor.network, predictor.network_inputs(sample.image)))
         for block, logits in enumerate(blocks):
             values = entropy(logits, truth[None])[0]
             for patch in range(len(truth)):

@@ -1,0 +1,141 @@
+"""Pack a trained model as a built-in one: half precision, its points, figures and card.
+
+python benchmarks/pack_model.py runs/street-tiny --data camvid:DIR scenes
+
+Without --data the weights alone are packed. With it, operating points are chosen on the validation
+pictures of all data sets together and timed on this machine, and the card says what each point
+reaches on each of them.
+"""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+
+from paumer import Inference, Predictor, load
+from paumer.data.datasets import open_dataset
+from paumer.model.segmenter import pad_to_patches
+from paumer.model.weights import MODELS, find_model, load_model, save_model
+from paumer.predict import write_points
+from paumer.study.accuracy import evaluate
+from paumer.study.speed import SpeedSettings
+from paumer.study.tradeoff import Budget
+from paumer.study.tuning import TuneSettings, tune
+
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("run", type=Path)
+parser.add_argument("--name", default="street-tiny")
+parser.add_argument("--data", nargs="*", default=[])
+parser.add_argument("--pictures", type=int, default=100)
+parser.add_argument("--work", type=Path, default=Path("runs/pack"))
+arguments = parser.parse_args()
+
+torch.set_num_threads(1)
+directory = MODELS / arguments.name
+config, tensors = load_model(find_model(str(arguments.run)))
+save_model(directory, config, {name: tensor.half() for name, tensor in tensors.items()})
+size = (directory / "model.safetensors").stat().st_size
+print(f"{directory}: {size / 1e6:.1f} MB")
+
+
+def rows(predictor: Predictor, spec: str, split: str):
+    """What each point reaches on a data set."""
+    dataset = open_dataset(spec, split)
+    ways = {"none": Inference(batch=4)} | {
+        name: predictor.way(name, batch=4) for name in predictor.points
+    }
+    tallies = evaluate(predictor, dataset, list(ways.values()))
+    for (name, way), tally in zip(ways.items(), tallies, strict=True):
+        low, high = tally.interval()
+        yield {
+            "point": name,
+            "pause": str(way.pause),
+            "early_exit": way.early_exit,
+            "data": f"{dataset.name} {split}",
+            "pictures": len(tally.pictures),
+            "miou": tally.miou,
+            "miou_low": low,
+            "miou_high": high,
+            "pixel_accuracy": tally.pixel_accuracy,
+            "iou": dict(zip(dataset.class_set.names, tally.confusion.iou.tolist(), strict=True)),
+        }
+
+
+CARD = Path(__file__).with_name("model_card.md").read_text("utf-8")
+
+
+def table(lines, points):
+    """What each point reaches, a row for each data set."""
+    rows = [
+        "| data | point | pause | speed-up | mIoU | interval |",
+        "| --- | --- | --- | --: | --: | --- |",
+    ]
+    for row in lines:
+        point = points.get(row["point"])
+        speed = f"{point.speed_up:.2f}x" if point else "1.00x"
+        pause = f"`{row['pause']}`{', early exit' * row['early_exit']}"
+        interval = f"{100 * row['miou_low']:.2f} to {100 * row['miou_high']:.2f}"
+        rows.append(
+            f"| {row['data']}, {row['pictures']} pictures | {row['point']} | {pause} | {speed} | "
+            f"{100 * row['miou']:.2f} | {interval} |"
+        )
+    return "\n".join(rows)
+
+
+def class_table(lines):
+    """IoU by class without pausing, a column for each data set."""
+    plain = [row for row in lines if row["point"] == "none"]
+    rows = [
+        f"| class | {' | '.join(row['data'] for row in plain)} |",
+        f"| --- |{' --: |' * len(plain)}",
+    ]
+    for name in plain[0]["iou"]:
+        cells = [f"{100 * row['iou'][name]:.1f}" for row in plain]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+if arguments.data:
+    predictor = load(directory)
+    joined = open_dataset("+".join(arguments.data), "val")
+    places = np.linspace(0, len(joined) - 1, min(len(joined), arguments.pictures)).round()
+    patch = predictor.network.backbone.patch
+    images = pad_to_patches(predictor.network_inputs(joined[0].image)[:1], patch)
+    settings = TuneSettings(batch=4, speed=SpeedSettings(threads=1))
+    found = tune(
+        predictor,
+        joined,
+        Budget(max_drop=1.0),
+        arguments.work,
+        images,
+        settings,
+        places.astype(int).tolist(),
+    )
+    (directory / "operating_points.json").unlink(missing_ok=True)
+    write_points(directory, found.points)
+    predictor = load(directory)
+    lines = [
+        row
+        for spec in arguments.data
+        for split in ("val", "test")
+        for row in rows(predictor, spec, split)
+    ]
+    (directory / "results.json").write_text(json.dumps(lines, indent=2) + "\n")
+    args = yaml.safe_load((arguments.run / "args.yaml").read_text())
+    card = CARD.format(
+        name=arguments.name,
+        names=", ".join(config.classes),
+        size=size / 1e6,
+        where=next(iter(predictor.points.values())).where,
+        table=table(lines, predictor.points),
+        classes=class_table(lines),
+        **{key: args[key] for key in ("steps", "batch", "crop")},
+    )
+    (directory / "README.md").write_text(card)
+    for row in lines:
+        print(f"{row['data']}: {row['point']} {row['pause']}: {100 * row['miou']:.2f}")
+    shutil.rmtree(arguments.work, ignore_errors=True)
