@@ -6,7 +6,9 @@ the predictor needs, so that all engines share its path.
 """
 
 import json
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -105,6 +107,7 @@ class _Dial(nn.Module):
         return out.logits, out.paused_after()
 
 
+@torch.inference_mode(False)  # In which the exporter cannot trace.
 def export_onnx(
     model: PausingSegmenter,
     path: Path,
@@ -131,17 +134,18 @@ def export_onnx(
         module = _Dial(model, info.blocks, early_exit)
         start = torch.tensor(info.kept(PauseConfig(tuple((b, 0.3) for b in info.blocks))))
         inputs, shapes = (images, start), {"images": {0: batch}, "kept": None}
-    program = torch.onnx.export(
-        module.eval(),
-        inputs,
-        input_names=["images", "kept"][: len(inputs)],
-        output_names=["logits", "paused_after"],
-        dynamic_shapes=shapes,
-        custom_translation_table={torch.ops.aten.sort.stable: _sort},
-        dynamo=True,
-        external_data=False,
-        verbose=False,
-    )
+    with _only_errors("onnx_ir"):
+        program = torch.onnx.export(
+            module.eval(),
+            inputs,
+            input_names=["images", "kept"][: len(inputs)],
+            output_names=["logits", "paused_after"],
+            dynamic_shapes=shapes,
+            custom_translation_table={torch.ops.aten.sort.stable: _sort},
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
     assert program is not None
     proto = program.model_proto
     entry = proto.metadata_props.add()
@@ -150,6 +154,18 @@ def export_onnx(
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, proto.SerializeToString())
     return info
+
+
+@contextmanager
+def _only_errors(name: str) -> Iterator[None]:
+    """Keep a library's warnings, of which a user can make nothing, from being printed."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _sort(
