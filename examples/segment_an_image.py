@@ -1,0 +1,54 @@
+"""Segment a picture with and without pausing, and see where its patches paused.
+
+python examples/segment_an_image.py street.jpg --model runs/mine --pause 3:0.4,5:0.4
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from paumer import Predictor, build_model, load
+from paumer.data.labels import CAMVID
+from paumer.scenes.scene import scene
+
+
+def untrained() -> Predictor:
+    """A predictor that has learnt nothing: it runs like any other, and its labels mean nothing."""
+    print("no --model given: the weights are fresh, so the labels mean nothing")
+    return Predictor(build_model("vit_tiny_patch16_384", classes=CAMVID.names))
+
+
+def main() -> None:
+    """Read the command line, segment the picture twice, and write what came out."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("picture", nargs="?", help="a picture (default: a drawn street)")
+    parser.add_argument("--model", help="a model directory, a training run or a hub id")
+    parser.add_argument("--pause", default="3:0.4,5:0.4", help="or an operating point's name")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder to write to")
+    arguments = parser.parse_args()
+
+    predictor = load(arguments.model) if arguments.model else untrained()
+    picture = arguments.picture or scene(seed=7)[0]
+
+    # The dial is an argument: one predictor, one set of weights, any configuration.
+    whole = predictor.predict(picture)
+    result = predictor.predict(picture, arguments.pause)
+
+    # Each patch has the number of the block it paused after, and 0 if it went through all.
+    after, depth = result.paused_after, predictor.network.backbone.depth
+    blocks = np.where(after == 0, depth, after).mean()
+    print(f"{result.pause}: {(after > 0).mean():.0%} of the patches paused")
+    print(f"a patch went through {blocks:.1f} of {depth} blocks on average")
+    same = (result.labels == whole.labels).mean()
+    print(f"{same:.1%} of the pixels have the same label as without pausing")
+    shares = sorted(result.class_shares().items(), key=lambda item: -item[1])
+    print(", ".join(f"{name} {part:.0%}" for name, part in shares[:5]))
+
+    stem = Path(arguments.picture).stem if arguments.picture else "street"
+    for path in result.save(arguments.out, stem):
+        print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()
