@@ -18,7 +18,6 @@ import yaml
 
 from paumer import Inference, Predictor, load
 from paumer.data.datasets import open_dataset
-from paumer.model.segmenter import pad_to_patches
 from paumer.model.weights import MODELS, find_model, load_model, save_model
 from paumer.predict import write_points
 from paumer.study.accuracy import evaluate
@@ -103,17 +102,14 @@ if arguments.data:
     predictor = load(directory)
     joined = open_dataset("+".join(arguments.data), "val")
     places = np.linspace(0, len(joined) - 1, min(len(joined), arguments.pictures)).round()
-    patch = predictor.network.backbone.patch
-    images = pad_to_patches(predictor.network_inputs(joined[0].image)[:1], patch)
     settings = TuneSettings(batch=4, speed=SpeedSettings(threads=1))
     found = tune(
         predictor,
         joined,
         Budget(max_drop=1.0),
         arguments.work,
-        images,
-        settings,
-        places.astype(int).tolist(),
+        settings=settings,
+        indices=places.astype(int).tolist(),
     )
     (directory / "operating_points.json").unlink(missing_ok=True)
     write_points(directory, found.points)

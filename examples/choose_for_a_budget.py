@@ -8,7 +8,6 @@ from pathlib import Path
 
 from paumer import load
 from paumer.data.datasets import open_dataset
-from paumer.model.segmenter import pad_to_patches
 from paumer.model.weights import find_model
 from paumer.predict import write_points
 from paumer.study.speed import SpeedSettings
@@ -44,11 +43,8 @@ def main() -> None:
 
     predictor = load(arguments.model)
     dataset = open_dataset(arguments.data, "val")
-    # What is timed: a picture, or its first window, as the network sees it.
-    image = predictor.network_inputs(dataset[0].image)[:1]
-    image = pad_to_patches(image, predictor.network.backbone.patch)
     settings = TuneSettings(most=arguments.most, speed=SpeedSettings(rounds=arguments.rounds))
-    tuned = tune(predictor, dataset, budget, arguments.out, image, settings)
+    tuned = tune(predictor, dataset, budget, arguments.out, settings=settings)
 
     print(f"{len(tuned.evaluated)} configurations evaluated; those that no other one beats:")
     for item in skyline(tuned.evaluated):

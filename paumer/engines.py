@@ -1,5 +1,7 @@
 """What runs the network for the predictor: torch itself, compiled, ONNX Runtime or OpenVINO."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -92,7 +94,10 @@ class ExportedEngine:
     ) -> None:
         self.network, self.runtime, self.threads = network, runtime, threads
         self.directory = directory or cache_directory() / "exports"
-        self._name = fingerprint(network.state_dict())[:16]
+        assert network.config
+        shape = json.dumps(network.config.to_json(), sort_keys=True)
+        told = f"{fingerprint(network.state_dict())} {shape}"
+        self._name = hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
         self._open: dict[tuple[Any, ...], tuple[ExportInfo, Runner]] = {}
 
     def answers(

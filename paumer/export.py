@@ -368,6 +368,8 @@ normal = (pixels - np.float32(config["mean"])) / np.float32(config["std"])
 feed = {{"images": normal.transpose(2, 0, 1)[None]}}
 if info["pause"] is None:
     shares = [float(text) for text in sys.argv[2:]] or [0.4] * len(info["blocks"])
+    if len(shares) != len(info["blocks"]):
+        sys.exit(f"give a share for each of the blocks {{info['blocks']}}")
     counts, active = [], info["patches"]
     for share in shares:
         active = max(1, active - int(share * active))

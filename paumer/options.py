@@ -18,7 +18,8 @@ class BenchOptions:
     """What `paumer bench` measures, and how."""
 
     pause: Annotated[tuple[str, ...], Several] = ("paper",)
-    """Configurations such as none 3:0.4 3:0.2,5:0.4, or paper for the 13 of the paper."""
+    """Configurations such as none 3:0.4 3:0.2,5:0.4, paper for the 13 of the paper, or operating
+    points of the model."""
 
     model: str | None = None
     """A model directory or hub id. Without it, fresh weights: speed does not depend on them."""

@@ -22,7 +22,7 @@ from paumer.data.transforms import normalise
 from paumer.disk import replace_file
 from paumer.engines import Answer, Engine, TorchEngine, make_engine
 from paumer.model import weights as files
-from paumer.model.segmenter import NO_PAUSE, PausingSegmenter
+from paumer.model.segmenter import NO_PAUSE, PausingSegmenter, pad_to_patches
 from paumer.pause_config import PauseConfig
 from paumer.segmentation import Segmentation
 from paumer.study.tradeoff import Measurement
@@ -195,11 +195,12 @@ class Predictor:
     def network_inputs(
         self, image: UInt8[np.ndarray, "h w 3"], how: Inference | None = None
     ) -> Float[Tensor, "windows 3 _h _w"]:
-        """What the network sees of a picture, window by window: for timing and export."""
+        """What the network sees of a picture, window by window in whole patches: for timing."""
         plan, *_ = _Plan.all_of(image, self._as_trained(how or Inference()))
         device = next(self.network.parameters()).device
         pixels = torch.stack([plan.crop(place) for place in plan.places()]).to(device)
-        return normalise(pixels, self.config.mean, self.config.std)
+        images = normalise(pixels, self.config.mean, self.config.std)
+        return pad_to_patches(images, self.network.backbone.patch)
 
     def _as_trained(self, how: Inference) -> Inference:
         """What is not said of size and windows is as the model was trained."""

@@ -10,6 +10,7 @@ from paumer.commands.console import (
     pick_device,
     progress_bar,
     say,
+    spell_points,
     write_csv,
     write_json,
 )
@@ -29,7 +30,7 @@ def bench(options: BenchOptions = BenchOptions()) -> None:  # noqa: B008
 
     from paumer.study.speed import SpeedSettings, best_batch, measure_speed
 
-    pauses = parse_pauses(options.pause)
+    pauses = parse_pauses(_configurations(options))
     width, height = parse_size(options.size)
     model = _bench_model(options, (height, width))
     device = torch.device(pick_device(options.device))
@@ -56,6 +57,16 @@ def bench(options: BenchOptions = BenchOptions()) -> None:  # noqa: B008
         report = measure_speed(model, images, pauses, settings, update)
     _print_speed(report)
     _write_speed(report, options)
+
+
+def _configurations(options: BenchOptions) -> list[str]:
+    """What to time; of a model with operating points they may be named."""
+    if options.model is None:
+        return list(options.pause)
+    from paumer.model.weights import find_model
+    from paumer.predict import read_points
+
+    return spell_points(options.pause, read_points(find_model(options.model)), options.early_exit)
 
 
 def _bench_model(options: BenchOptions, size: tuple[int, int]) -> "PausingSegmenter":

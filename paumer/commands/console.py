@@ -4,10 +4,10 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,6 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from paumer.disk import replace_file
+
+if TYPE_CHECKING:
+    from paumer.study.tradeoff import Measurement
 
 console = Console(width=None if sys.stdout.isatty() else 120)
 errors = Console(stderr=True)
@@ -49,6 +52,16 @@ def pick_device(name: str) -> str:
         reason = str(error).splitlines()[0]
         raise ValueError(f'cannot use device "{name}": {reason}') from error
     return name
+
+
+def spell_points(
+    texts: Sequence[str], points: "Mapping[str, Measurement]", early_exit: bool
+) -> list[str]:
+    """The texts with operating points' names replaced by their configurations."""
+    for text in texts:
+        if text in points and points[text].early_exit and not early_exit:
+            raise ValueError(f'the operating point "{text}" exits early: add --early-exit')
+    return [str(points[text].pause) if text in points else text for text in texts]
 
 
 @contextmanager

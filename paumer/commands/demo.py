@@ -58,7 +58,6 @@ def _measure(
     predictor: "Predictor", dataset: "Dataset", places: list[int], named: "dict[str, Inference]"
 ) -> "dict[str, Measurement]":
     """The mIoU and then the speed of each way: never both at once."""
-    from paumer.model.segmenter import pad_to_patches
     from paumer.study.accuracy import evaluate
     from paumer.study.speed import SpeedSettings, measure_pictures
     from paumer.study.sweep import describe
@@ -67,9 +66,7 @@ def _measure(
     ways = list(named.values())
     with progress_bar("counting") as update:
         tallies = evaluate(predictor, dataset, ways, places, update)
-    patch = predictor.network.backbone.patch
     images = [predictor.network_inputs(dataset[place].image) for place in places[:4]]
-    images = [pad_to_patches(windows, patch) for windows in images]
     size = (images[0].shape[2], images[0].shape[3])
     counted = describe(predictor, ways, tallies, size, data=f"{dataset.name} {dataset.split}")
     with progress_bar("timing") as update:

@@ -18,6 +18,7 @@ from paumer.commands.console import (
     pick_device,
     progress_bar,
     say,
+    spell_points,
     write_csv,
     write_json,
     write_jsonl,
@@ -101,7 +102,7 @@ def sweep(options: SweepOptions) -> None:
 
     predictor, dataset, places = _open(options)
     depth = predictor.network.backbone.depth
-    pauses = grid(options.grid, depth)
+    pauses = grid(spell_points(options.grid, predictor.points, options.early_exit), depth)
     for pause in pauses:
         pause.check(depth, options.early_exit)
     ways = [_way(pause, options.early_exit, options.batch) for pause in pauses]
@@ -292,11 +293,8 @@ def _processes() -> Iterator[tuple[tuple[int, int], Any]]:
 
 
 def _timed_input(predictor: "Predictor", dataset: "Dataset", batch: int) -> "Tensor":
-    """One batch as the network sees it, padded to whole patches."""
-    from paumer.model.segmenter import pad_to_patches
-
+    """One batch of the first picture, or of its first window, as the network sees it."""
     image = predictor.network_inputs(dataset[0].image)[:1]
-    image = pad_to_patches(image, predictor.network.backbone.patch)
     return image.repeat(at_least_one(batch, "batch"), 1, 1, 1)
 
 

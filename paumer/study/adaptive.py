@@ -16,7 +16,7 @@ from torch import Tensor
 
 from paumer.criteria import entropy
 from paumer.data.datasets import Dataset
-from paumer.model.segmenter import NO_PAUSE, PausingSegmenter, Walk, pad_to_patches
+from paumer.model.segmenter import NO_PAUSE, PausingSegmenter, Walk
 from paumer.pause_config import Amount, PauseConfig, Threshold
 from paumer.predict import Predictor
 from paumer.study.cost import CostTable, cached_cost
@@ -103,9 +103,7 @@ def tune_adaptive(
 
 def whole_windows(predictor: Predictor, dataset: Dataset, places: Sequence[int]) -> list[Windows]:
     """The windows of each picture as the network sees them, of pictures of the first one's size."""
-    patch = predictor.network.backbone.patch
-    inputs = (predictor.network_inputs(dataset[place].image) for place in places)
-    pictures = [pad_to_patches(windows, patch) for windows in inputs]
+    pictures = [predictor.network_inputs(dataset[place].image) for place in places]
     return [windows for windows in pictures if windows.shape == pictures[0].shape]
 
 

@@ -99,17 +99,19 @@ def tune(
     dataset: Dataset,
     budget: Budget,
     directory: Path,
-    images: Float[Tensor, "b 3 h w"],
+    images: Float[Tensor, "b 3 h w"] | None = None,
     settings: TuneSettings | None = None,
     indices: Sequence[int] | None = None,
     say: Say = lambda *_: None,
 ) -> Tuned:
     """The best configuration for a budget, on this machine and data.
 
-    ``images`` is one batch as the network sees it: what is timed. What was counted is kept in
-    ``directory`` and not counted again.
+    ``images`` is one batch as the network sees it: what is timed (default: the first picture).
+    What was counted is kept in ``directory`` and not counted again.
     """
     settings = settings or TuneSettings()
+    if images is None:
+        images = predictor.network_inputs(dataset[0].image)[:1]
     windows = predictor.windows(dataset[0].labels.shape, Inference())
     table = cached_cost(
         predictor.network, images, settings.speed, progress=lambda *done: say("timing parts", *done)

@@ -8,8 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from paumer import build_model
+from paumer import PauseConfig, build_model
 from paumer.cli import app, main
+from paumer.predict import write_points
+from paumer.study.tradeoff import Measurement
 
 
 @pytest.fixture(scope="module")
@@ -196,3 +198,31 @@ def test_mistakes_end_with_one_clear_line(model, data, arguments, message, monke
     assert stop.value.code == 2
     assert message in complaint
     assert len(complaint.strip().splitlines()) == 1
+
+
+def test_operating_points_are_known_by_name_everywhere(model, data, tmp_path, capsys):
+    points = {
+        "mine": Measurement(pause=PauseConfig.parse("2:0.5")),
+        "early": Measurement(pause=PauseConfig.parse("3:0.5"), early_exit=True),
+    }
+    write_points(tmp_path / "model", points)
+    words = ("--model", model, "--threads", 1)
+    run("bench", *words, "--size", 32, "--rounds", 1, "--pause", "mine", "--json", tmp_path / "b")
+    timed = json.loads((tmp_path / "b").read_text())["measurements"]
+    assert [item["pause"] for item in timed] == ["none", "2:0.5"]
+    run(
+        "sweep",
+        *words,
+        "--data",
+        data,
+        "--grid",
+        "mine",
+        "--speed",
+        "none",
+        "--out",
+        tmp_path / "s",
+    )
+    lines = (tmp_path / "s" / "sweep.jsonl").read_text().splitlines()
+    assert "2:0.5" in [json.loads(line)["pause"] for line in lines]
+    with pytest.raises(ValueError, match='"early" exits early: add --early-exit'):
+        run("bench", *words, "--pause", "early")
