@@ -1,14 +1,14 @@
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check clean
+.PHONY: help setup demo evidence test check clean
 
 PYTHON ?= python3
 BIN := .venv/bin
 SHOW := awk '/^ *(Collecting|Downloading|Using cached|Installing|Building|Preparing)/ {printf "\r\033[K%.78s", $$0; fflush()} /^ *(ERROR|error)/ {print} END {printf "\r\033[K"}'
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-7s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
 
 setup: .venv/.installed ## make .venv and install the package with pinned versions
 
@@ -25,6 +25,9 @@ setup: .venv/.installed ## make .venv and install the package with pinned versio
 
 demo: setup ## the speed of the paper's 13 configurations: a table and a plot in out/
 	@$(BIN)/paumer bench --pause paper --rounds 5 --json out/speed.json --csv out/speed.csv --plot out/speed.png
+
+evidence: setup ## train and measure what docs/results.md reports: hours (DATA=camvid:DIR INIT=weights)
+	@$(BIN)/python benchmarks/evidence.py --data $(DATA) $(if $(INIT),--init $(INIT))
 
 test: setup ## run the tests
 	@$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -58,6 +58,7 @@ def measure(name, title, *words):
         common = ["--model", model, "--data", arguments.data, "--out", out, "--speed", "none"]
         paumer("sweep", *common, "--threads", 1, *words)
         shutil.copy(out / "sweep.jsonl", kept)
+        shutil.copy(out / "sweep.npz", kept.with_suffix(".npz"))
 
 
 def leg(kind, seed):

@@ -97,7 +97,7 @@ def sweep(options: SweepOptions) -> None:
     """
     from paumer.study.grids import grid
     from paumer.study.speed import SpeedSettings, measure_speed
-    from paumer.study.sweep import Sweep, describe
+    from paumer.study.sweep import Sweep, describe, save_tallies
     from paumer.study.tradeoff import join, per_picture
 
     predictor, dataset, places = _open(options)
@@ -133,6 +133,7 @@ def sweep(options: SweepOptions) -> None:
             for accuracy, speed in zip(found, report.measurements, strict=True)
         ]
     rows = [item.to_json() for item in found]
+    save_tallies(options.out / "sweep.npz", ways, tallies)
     write_jsonl(options.out / "sweep.jsonl", rows)
     write_csv(options.out / "sweep.csv", rows)
     _print_measurements(found)

@@ -162,6 +162,31 @@ class Tally:
         return values
 
 
+def paired_difference(
+    first: Sequence[Tally],
+    second: Sequence[Tally],
+    draws: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> tuple[float, float, float]:
+    """The mean mIoU of some runs less that of others, and a bootstrap interval of it.
+
+    All runs see the same drawn pictures, so that what a hard picture costs both does not count.
+    """
+    places = first[0].places
+    if any(not np.array_equal(tally.places, places) for tally in (*first, *second)):
+        raise ValueError("runs can be paired only where they were counted on the same pictures")
+
+    def mean(tallies: Sequence[Tally]) -> Float[np.ndarray, " draws"]:
+        resampled = [tally.resampled(draws, seed) for tally in tallies]
+        return np.asarray(sum(resampled) / len(tallies))
+
+    edge = (1 - level) / 2
+    low, high = np.nanquantile(mean(first) - mean(second), [edge, 1 - edge])
+    found = np.mean([t.miou for t in first]) - np.mean([t.miou for t in second])
+    return float(found), float(low), float(high)
+
+
 def union_share(counts: Int[np.ndarray, "*s 3 classes"]) -> Float[np.ndarray, "*s classes"]:
     """The IoU from pixels that are right, labelled so, and truly so."""
     right, labelled, truly = np.moveaxis(counts, -2, 0)

@@ -145,6 +145,29 @@ class Sweep:
         return counts
 
 
+def save_tallies(path: Path, ways: Sequence[Inference], tallies: Sequence[Tally]) -> None:
+    """Keep what was counted picture by picture: enough for any figure, interval or comparison."""
+    content = io.BytesIO()
+    np.savez_compressed(
+        content,
+        pauses=np.array([str(way.pause) for way in ways]),
+        places=tallies[0].places.astype(np.int32),
+        counts=np.stack([tally.pictures for tally in tallies]).astype(np.int32),
+    )
+    replace_file(path, content.getvalue())
+
+
+def load_tallies(path: Path) -> dict[str, Tally]:
+    """What ``save_tallies`` kept, by configuration."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            places, counts = file["places"].astype(np.int64), file["counts"].astype(np.int64)
+            pauses = file["pauses"].tolist()
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f'cannot read "{path}": {error}') from error
+    return {pause: Tally(places, own) for pause, own in zip(pauses, counts, strict=True)}
+
+
 def describe(
     predictor: Predictor,
     ways: Sequence[Inference],

@@ -6,7 +6,7 @@ from hypothesis.extra import numpy as hnp
 
 from paumer import Inference, PauseConfig
 from paumer.data.labels import ClassSet, distinct_colours
-from paumer.study.accuracy import Confusion, Tally, evaluate
+from paumer.study.accuracy import Confusion, Tally, evaluate, paired_difference
 
 labels = hnp.arrays(np.uint8, (6, 7), elements=st.integers(0, 3))
 truths = hnp.arrays(np.uint8, (6, 7), elements=st.sampled_from([0, 1, 2, 3, 255]))
@@ -167,3 +167,29 @@ def test_pictures_without_labels_leave_the_figures_known(predictor, pictures):
     data.truths[:] = 255
     (tally,) = evaluate(predictor, data, ways()[:1])
     assert tally.to_json("abc")["miou"] is None
+
+
+def tally(right, count=30, seed=0):
+    """Pictures of two classes of which so many pixels are right, with noise that seeds share."""
+    noise = np.random.default_rng(seed).integers(0, 30, (count, 1))
+    good = np.clip(right - noise, 1, 100) * np.ones((1, 2), np.int64)
+    whole = np.full_like(good, 100)
+    return Tally(np.arange(count), np.stack([good, whole, whole], 1))
+
+
+def test_paired_runs_differ_by_less_than_their_own_spread():
+    better, worse = tally(90), tally(88)
+    found, low, high = paired_difference([better], [worse])
+    assert found == pytest.approx(better.miou - worse.miou)
+    assert 0 < low < found < high
+    # Apart, their intervals overlap: what hard pictures cost both hides the difference.
+    assert worse.interval()[1] > better.interval()[0]
+    assert paired_difference([worse], [worse]) == (0, 0, 0)
+
+
+def test_means_of_several_runs_are_compared():
+    found, _, _ = paired_difference([tally(90), tally(80)], [tally(70)])
+    mean = (tally(90).miou + tally(80).miou) / 2
+    assert found == pytest.approx(mean - tally(70).miou)
+    with pytest.raises(ValueError, match="same pictures"):
+        paired_difference([tally(90)], [tally(90, count=20)])

@@ -13,7 +13,7 @@ from paumer import Inference, PauseConfig
 from paumer.data.datasets import open_dataset
 from paumer.study.accuracy import evaluate
 from paumer.study.grids import one
-from paumer.study.sweep import Sweep, describe, search
+from paumer.study.sweep import Sweep, describe, load_tallies, save_tallies, search
 from paumer.study.tradeoff import Budget, Measurement, choose
 
 
@@ -174,3 +174,17 @@ def test_the_search_ends_and_measures_only_what_can_run(depth, most):
     for pause in asked:
         pause.check(depth)
     assert max(len(pause.stages) for pause in asked) <= most
+
+
+def test_tallies_are_kept(predictor, pictures, tmp_path):
+    ways = [Inference(pause=PauseConfig.parse(text)) for text in ("none", "2:0.5")]
+    tallies = Sweep(predictor, pictures(3), ways, tmp_path / "sweep").run()
+    save_tallies(tmp_path / "kept.npz", ways, tallies)
+    again = load_tallies(tmp_path / "kept.npz")
+    assert list(again) == ["none", "2:0.5"]
+    for one, two in zip(tallies, again.values(), strict=True):
+        assert np.array_equal(one.pictures, two.pictures)
+        assert np.array_equal(one.places, two.places)
+    (tmp_path / "kept.npz").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"cannot read .*kept\.npz"):
+        load_tallies(tmp_path / "kept.npz")
