@@ -182,9 +182,9 @@ def test_tallies_are_kept(predictor, pictures, tmp_path):
     save_tallies(tmp_path / "kept.npz", ways, tallies)
     again = load_tallies(tmp_path / "kept.npz")
     assert list(again) == ["none", "2:0.5"]
-    for one, two in zip(tallies, again.values(), strict=True):
-        assert np.array_equal(one.pictures, two.pictures)
-        assert np.array_equal(one.places, two.places)
+    for own, kept in zip(tallies, again.values(), strict=True):
+        assert np.array_equal(own.pictures, kept.pictures)
+        assert np.array_equal(own.places, kept.places)
     (tmp_path / "kept.npz").write_bytes(b"nothing")
     with pytest.raises(ValueError, match=r"cannot read .*kept\.npz"):
         load_tallies(tmp_path / "kept.npz")
