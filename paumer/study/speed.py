@@ -255,7 +255,7 @@ def pausing_seconds(
     model: PausingSegmenter,
     images: Float[Tensor, "b 3 h w"],
     config: PauseConfig,
-    repeats: int = 15,
+    repeats: int = 6,
 ) -> float:
     """Seconds spent on pausing itself: scoring, choosing, gathering and assembling."""
     fastest = float("inf")
