@@ -1,5 +1,7 @@
 """What a sweep costs against evaluating its configurations one by one, interleaved.
 
+Times are of the processor, one thread, so that other work on the machine counts little.
+
 python benchmarks/sweep_cost.py --grid paper
 python benchmarks/sweep_cost.py --grid one
 python benchmarks/sweep_cost.py --grid two    (a random third of the pairs of blocks)
@@ -52,11 +54,11 @@ for number in range(arguments.pictures):
     noise = np.random.default_rng(number)
     image = noise.integers(0, 256, (*size, 3), np.uint8)
     samples = [Sample(str(number), image, noise.integers(0, 19, size).astype(np.uint8))]
-    begin = time.perf_counter()
+    begin = time.process_time()
     shared = count_batch(predictor, Noise(), [number], samples, ways)
-    middle = time.perf_counter()
+    middle = time.process_time()
     single = [count_batch(predictor, Noise(), [number], samples, [way])[0] for way in ways]
-    end = time.perf_counter()
+    end = time.process_time()
     together, alone = together + middle - begin, alone + end - middle
     same = all(
         np.array_equal(a.confusion.counts, b.confusion.counts)
