@@ -100,7 +100,8 @@ def test_killed_at_random_moments_it_ends_the_same(predictor, pictures, tmp_path
     def count(name):
         return len(list((tmp_path / name / "counts").glob("*.npz")))
 
-    def run(name, kill_after=None):
+    def run(name, kill_at=None):
+        """Run it in a process of its own, killed once about so many batches are counted."""
         child = os.fork()
         if child == 0:
             try:
@@ -108,17 +109,16 @@ def test_killed_at_random_moments_it_ends_the_same(predictor, pictures, tmp_path
                 os._exit(0)
             finally:
                 os._exit(1)
-        if kill_after is not None:
-            time.sleep(kill_after)
+        if kill_at is not None:
+            while count(name) < kill_at:
+                time.sleep(0.001)
             os.kill(child, signal.SIGKILL)
         return os.waitpid(child, 0)[1]
 
     assert run("whole") == 0
-    dice, cut = random.Random(0), 0
-    for _ in range(8):
-        run("killed", dice.uniform(0.02, 0.2))
-        cut += 0 < count("killed") < 60
-    assert cut
+    for kill_at in sorted(random.Random(0).sample(range(1, 50), 6)):
+        assert run("killed", kill_at) != 0
+    assert count("killed") < 60
     assert run("killed") == 0
     assert count("whole") == count("killed") == 60
     for file in (tmp_path / "whole/counts").glob("*.npz"):
