@@ -219,7 +219,7 @@ export class Strip {
    */
   constructor(host, model) {
     this.model = model;
-    this.rows = ["load", "p99 latency", "operating point"].map((name) => {
+    this.rows = ["load", "p99 latency", "operating point, up is faster"].map((name) => {
       const value = document.createElement("span");
       value.className = "value";
       const label = document.createElement("p");

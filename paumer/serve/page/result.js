@@ -10,11 +10,16 @@ import { number } from "./charts.js";
 /** The tints of the first, second, ... pause of a configuration, as the service paints them. */
 export const BLOCK_COLOURS = ["#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442"];
 
-/** @param {number} share */
-export const percent = (share) => {
-  const text = (100 * share).toFixed(share > 0 && share < 0.0995 ? 1 : share < 1 && share > 0.99 ? 1 : 0);
-  return `${text} %`;
-};
+/**
+ * A share as people read it; what is not quite nothing or all is not rounded to it.
+ * @param {number} share
+ */
+export function percent(share) {
+  const value = 100 * share;
+  if (value > 0 && value < 0.1) return "< 0.1 %";
+  if (value > 99 && value < 100) return `${(Math.floor(10 * value) / 10).toFixed(1)} %`;
+  return `${value.toFixed(value > 0 && value < 9.95 ? 1 : 0)} %`;
+}
 
 export class Legends {
   /** @param {(one: ClassOf | null) => void} shine - called with the class to stand out, or none */
@@ -23,7 +28,7 @@ export class Legends {
     /** @type {Map<string, Row>} */
     this.rows = new Map();
     this.sorted = false;
-    /** @type {string | null} */
+    /** @type {ClassOf | null} */
     this.lit = null;
   }
 
@@ -32,13 +37,16 @@ export class Legends {
     for (const one of classes) {
       const row = makeRow(one.name, `rgb(${one.colour.join(" ")})`, "button");
       row.body.setAttribute("aria-pressed", "false");
-      row.body.addEventListener("click", () => {
-        this.lit = this.lit === one.name ? null : one.name;
-        for (const [name, other] of this.rows) other.body.setAttribute("aria-pressed", String(name === this.lit));
-        this.shine(this.lit === null ? null : one);
-      });
+      row.body.addEventListener("click", () => this.light(this.lit === one ? null : one));
       this.rows.set(one.name, row);
     }
+  }
+
+  /** Let a class stand out, or none. @param {ClassOf | null} one */
+  light(one) {
+    this.lit = one;
+    for (const [name, row] of this.rows) row.body.setAttribute("aria-pressed", String(name === one?.name));
+    this.shine(one);
   }
 
   /** Another picture comes: sort its classes anew. */
@@ -55,6 +63,7 @@ export class Legends {
     this.showBlocks(answer);
     const shares = answer.shares;
     const host = place("classes");
+    if (this.lit && !shares[this.lit.name]) this.light(null);
     // Once a picture, so that no row moves under the hand that turns the dial.
     if (!this.sorted) {
       const byShare = [...this.rows].sort((a, b) => (shares[b[0]] ?? 0) - (shares[a[0]] ?? 0));
