@@ -521,14 +521,20 @@ def test_a_full_service_is_asked_again_when_it_says(open_page, stub):
     assert stub.pauses()[2:] == ["3:0.4,5:0.4"] * 2
 
 
-def test_a_server_that_is_gone_is_told_and_found_again(open_page):
+@pytest.mark.parametrize("told", [True, False], ids=["told to", "by itself"])
+def test_a_server_that_is_gone_is_told_and_found_again(open_page, told):
     page = open_page()
-    page.route("**/v1/s*", lambda route: route.abort())
+    gone = ["**/v1/segment*", "**/v1/status*"]
+    for address in gone:
+        page.route(address, lambda route: route.abort())
     page.locator("#dial").focus()
     page.keyboard.press("End")
     says(page, "#trouble", "The server does not answer. Is paumer serve still running?")
-    page.unroute("**/v1/s*")
-    page.get_by_role("button", name="Try again").click()
+    page.unroute(gone[0])
+    if told:
+        page.get_by_role("button", name="Try again").click()
+    else:
+        page.unroute(gone[1])
     says(page, "#message", "Pause 3:0.4,5:0.4:")
     assert page.locator("#trouble").text_content() == ""
 
@@ -546,7 +552,7 @@ def test_layers_and_the_two_sides(open_page):
     sky, pavement = list(CAMVID.colours[0]), list(CAMVID.colours[4])
     settles(lambda: pixel(page, "without", 2, 2) == sky)
     assert pixel(page, "with", 2, 2) == pavement
-    page.get_by_label("Overlay").focus()
+    page.get_by_role("radio", name="Overlay").focus()
     for _ in range(4):
         page.keyboard.press("ArrowRight")
     says(page, "#readout", "Orange where pausing changed the label")
@@ -557,10 +563,10 @@ def test_layers_and_the_two_sides(open_page):
     page.get_by_role("button", name="pavement").click()
     settles(lambda: pixel(page, "with", 50, 2)[0] < 30)
     assert pixel(page, "with", 2, 2) == [90, 90, 90]
-    page.get_by_label("Side by side").check(force=True)
+    page.get_by_text("Side by side").click()
     left, right = (page.locator(f"#{name}").bounding_box() for name in ("without", "with"))
     assert left["x"] + left["width"] <= right["x"]
-    page.get_by_label("Swipe").check(force=True)
+    page.get_by_text("Swipe").click()
     page.locator("#divider").focus()
     page.keyboard.press("Home")
     assert page.locator("#view").evaluate("e => e.style.getPropertyValue('--cut')") == "0%"
@@ -614,7 +620,7 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(open_page):
     assert page.locator("#camera").get_attribute("capture") == "environment"
     says(page, "#strip", "requests/s")
     for view in ("Swipe", "Side by side"):
-        page.get_by_label(view).check(force=True)
+        page.get_by_text(view).click()
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
     wide = "e => [...e.querySelectorAll('main *')].filter(x => x.checkVisibility() && "
     wide += "!x.closest('.scenes, svg, .unseen') && x.getBoundingClientRect().right > 360.5)"
