@@ -659,7 +659,7 @@ def test_everything_has_a_name_and_a_place_in_the_tab_order(open_page):
         page.keyboard.press("Tab")
         name = page.evaluate(
             "() => { const e = document.activeElement; return e === document.body ? '' :"
-            " e.id || e.getAttribute('aria-label') || e.textContent.trim() }"
+            " e.id || e.getAttribute('aria-label') || e.value || e.textContent.trim() }"
         )
         if not name or (seen and name == seen[0]):
             break

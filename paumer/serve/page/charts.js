@@ -48,9 +48,12 @@ export function factsOf(point) {
  * @param {Measured[]} points
  */
 export function skyline(points) {
-  const fastFirst = [...points].sort((a, b) => b.speed_up - a.speed_up || b.miou - a.miou);
-  let best = -Infinity;
-  return fastFirst.filter((point) => point.miou > best && (best = point.miou) > 0).reverse();
+  /** @type {Measured[]} */
+  const best = [];
+  for (const point of [...points].sort((a, b) => b.speed_up - a.speed_up || b.miou - a.miou)) {
+    if (best.length === 0 || point.miou > best[0].miou) best.unshift(point);
+  }
+  return best;
 }
 
 /**
@@ -64,7 +67,7 @@ export function ticks(low, high, count) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * ([1, 2, 5, 10].find((nice) => nice * power >= rough) ?? 10);
   const found = [];
-  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + 1e-9 * step; n++) found.push(n * step);
+  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + 1e-9 * step; n++) found.push(n * step + 0);
   return { at: found, digits: Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) };
 }
 
