@@ -109,7 +109,7 @@ export class Curve {
   draw() {
     const width = Math.max(240, this.host.clientWidth);
     const height = Math.round(Math.min(300, Math.max(210, 0.55 * width)));
-    const edge = { left: 40, right: 14, top: 14, bottom: 38 };
+    const edge = { left: 40, right: 18, top: 30, bottom: 38 };
     const speeds = this.points.map((point) => point.speed_up);
     const scores = this.points.map((point) => 100 * point.miou);
     const x = scale(speeds, 0.06, edge.left, width - edge.right);
@@ -125,7 +125,7 @@ export class Curve {
     }
     drawing.append(
       svg("text", { class: "axis", x: width - edge.right, y: height - 4, "text-anchor": "end" }, "speed-up"),
-      svg("text", { class: "axis", x: edge.left + 6, y: edge.top + 8 }, "mIoU"),
+      svg("text", { class: "axis", x: 0, y: 12 }, "mIoU"),
     );
     const path = skyline(this.points).map((p) => `${x.of(p.speed_up)},${y.of(100 * p.miou)}`);
     drawing.append(svg("polyline", { class: "skyline", points: path.join(" ") }));
@@ -133,7 +133,8 @@ export class Curve {
     const focused = this.host.contains(document.activeElement) ? document.activeElement : null;
     const last = focused?.getAttribute("data-key");
     const dots = this.points.map((point, i) => this.dot(point, i, x.of(point.speed_up), y.of(100 * point.miou)));
-    drawing.append(...dots);
+    // Names stand over the points that have none; the order of the keys stays that of the speeds.
+    drawing.append(...dots, ...dots.flatMap((dot) => [...dot.querySelectorAll(".name")]));
     this.host.replaceChildren(drawing);
     if (last) dots.find((dot) => dot.getAttribute("data-key") === last)?.focus();
   }
@@ -164,8 +165,8 @@ export class Curve {
       svg("circle", { class: "core", cx: x, cy: y, r: named ? 5 : 3 }),
     );
     if (named && point.name) {
-      const above = number % 2 === 0 || current;
-      dot.append(svg("text", { class: "name", x, y: y + (above ? -13 : 22), "text-anchor": "middle" }, point.name));
+      const above = [...this.named].indexOf(key) % 2 === 1;
+      dot.append(svg("text", { class: `name${current ? " current" : ""}`, x, y: y + (above ? -14 : 24), "text-anchor": "middle" }, point.name));
     }
     dot.addEventListener("click", () => this.choose(point));
     dot.addEventListener("keydown", (event) => this.steer(event, point));
@@ -222,7 +223,7 @@ export class Strip {
    */
   constructor(host, model) {
     this.model = model;
-    this.rows = ["load", "p99 latency", "operating point, up is faster"].map((name) => {
+    this.rows = ["load", "p99 latency", "point, up is faster"].map((name) => {
       const value = document.createElement("span");
       value.className = "value";
       const label = document.createElement("p");

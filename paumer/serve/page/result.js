@@ -70,11 +70,12 @@ export class Legends {
       host.replaceChildren(...byShare.map(([, row]) => row.item));
       this.sorted = true;
     }
+    const most = Math.max(...Object.values(shares));
     for (const [name, row] of this.rows) {
       const share = shares[name] ?? 0;
       row.item.hidden = share === 0;
       row.share.textContent = percent(share);
-      row.bar.style.width = `${100 * share}%`;
+      row.bar.style.setProperty("--share", String(share / most));
     }
   }
 
@@ -88,7 +89,7 @@ export class Legends {
     place("time-parts").textContent = `queue ${number(queue)}, compute ${number(compute)}, encode ${number(encode)}`;
     place("saved").textContent = percent(Math.max(0, 1 - answer.work));
     const faster = base && base !== answer ? base.milliseconds.compute / compute : null;
-    place("saved-facts").textContent = faster ? `computed ${faster.toFixed(2)} × as fast, this once` : "of the multiply-adds";
+    place("saved-facts").textContent = faster ? `${faster.toFixed(2)}\u00a0× as fast, this time` : "of the multiply-adds";
   }
 
   /** @param {Answer} answer */
@@ -126,7 +127,7 @@ function makeRow(name, colour, kind) {
     Object.assign(document.createElement("span"), { className: role }));
   swatch.style.background = colour;
   label.textContent = name;
-  body.append(swatch, label, share, bar);
+  body.append(swatch, label, bar, share);
   item.append(body);
   return { item, body, swatch, bar, share };
 }
