@@ -409,11 +409,12 @@ def test_the_dial_turns_by_keyboard_and_asks_when_it_rests(open_page, stub):
     text = page.locator("#dial").get_attribute("aria-valuetext")
     assert text == f"fast: pause 3:0.4,5:0.4, mIoU 63.6, 1.70 {TIMES} as fast"
     page.evaluate(
-        """() => {
+        """async () => {
             const dial = document.getElementById("dial");
             for (const value of [2, 1, 0, 1]) {
                 dial.value = value;
                 dial.dispatchEvent(new Event("input"));
+                await new Promise((resolve) => setTimeout(resolve, 20));
             }
         }"""
     )
