@@ -1,0 +1,139 @@
+/**
+ * The service seen from the page: what it answers, and what went wrong in words.
+ *
+ * Every address is relative, so that the page also works behind a path prefix.
+ *
+ * @typedef {{name: string, colour: [number, number, number]}} ClassOf
+ * @typedef {{name: string | null, pause: string, early_exit: boolean, miou: number | null,
+ *   speed_up: number | null, latency_ms: number | null}} Point
+ * @typedef {{name: string, classes: ClassOf[], points: Point[], curve: Point[], blocks: number,
+ *   latency_ms: number | null, patch: number}} Model
+ * @typedef {{pause: string, point: string | null, early_exit: boolean, width: number,
+ *   height: number, milliseconds: Record<"queue" | "compute" | "encode" | "total", number>,
+ *   work: number, shares: Record<string, number>, blocks: Record<string, number>,
+ *   images: Record<"overlay" | "labels" | "paused" | "entropy", string>}} Answer
+ * @typedef {{t: number, requests: number, refused: number, point: string | null, queue: number,
+ *   p99: number | null}} Second
+ * @typedef {{queue: number, running: number, point: string | null, pause: string,
+ *   requests_per_second: number, latency_ms_p50: number | null, latency_ms_p99: number | null,
+ *   accepted: number, refused: number, changes: number, history: Second[]}} Status
+ * @typedef {{pause: string, early: boolean | null}} Wish What is asked for; `early` is null where
+ *   the service chooses.
+ */
+
+const MEANINGS = new Map([
+  [413, "This picture is too large for the service."],
+  [415, "The service cannot read this picture."],
+  [429, "The service is at its limit and takes no more just now."],
+  [502, "The proxy in front of the service found no server."],
+  [503, "The service is not ready: it is starting or stopping."],
+  [504, "The service did not answer the proxy in time."],
+]);
+
+/** A request that did not succeed; the message is for people. */
+export class Refusal extends Error {
+  /**
+   * @param {string} message
+   * @param {number} status - of HTTP; 0 where no server answered
+   * @param {number | null} wait - the seconds after which to try again, where the service says so
+   */
+  constructor(message, status, wait = null) {
+    super(message);
+    this.status = status;
+    this.wait = wait;
+  }
+
+  /** Whether the same request may succeed later. */
+  get passing() {
+    return this.status === 0 || this.status === 429 || this.status >= 502;
+  }
+}
+
+/**
+ * The response of the service; throws a {@link Refusal} unless it succeeded.
+ * @param {string} address
+ * @param {RequestInit} [options]
+ * @returns {Promise<Response>}
+ */
+async function request(address, options) {
+  let response;
+  try {
+    response = await fetch(address, options);
+  } catch (error) {
+    if (options?.signal?.aborted) throw error;
+    throw new Refusal("The server does not answer. Is paumer serve still running?", 0);
+  }
+  if (response.ok) return response;
+  const said = await reason(response);
+  const meaning = MEANINGS.get(response.status) ?? "";
+  const wait = Number.parseFloat(response.headers.get("Retry-After") ?? "");
+  throw new Refusal(
+    [meaning, said].filter(Boolean).join(" ") || `The service answered ${response.status}.`,
+    response.status,
+    Number.isFinite(wait) ? wait : null,
+  );
+}
+
+/**
+ * What the service itself says about a refusal, as a sentence; nothing if it is not JSON.
+ * @param {Response} response
+ */
+async function reason(response) {
+  try {
+    const { error } = await response.json();
+    if (typeof error !== "string" || !error) return "";
+    return error[0].toUpperCase() + error.slice(1) + (/[.?!]$/.test(error) ? "" : ".");
+  } catch {
+    return "";
+  }
+}
+
+/** @returns {Promise<Model>} */
+export const model = async () => (await request("v1/model")).json();
+
+/** @returns {Promise<{name: string, url: string}[]>} */
+export const scenes = async () => (await request("v1/scenes")).json();
+
+/**
+ * @param {AbortSignal} signal
+ * @returns {Promise<Status>}
+ */
+export const status = async (signal) =>
+  (await request("v1/status", { signal, cache: "no-store" })).json();
+
+/**
+ * The bytes of a built-in scene.
+ * @param {string} url
+ */
+export const scene = async (url) => (await request(url)).blob();
+
+/**
+ * @param {Blob} bytes
+ * @param {Wish} wish
+ * @param {"all" | "mask" | "overlay"} output
+ * @param {AbortSignal} [signal]
+ */
+function post(bytes, wish, output, signal) {
+  const query = new URLSearchParams({ pause: wish.pause, output });
+  if (wish.early !== null) query.set("early_exit", String(wish.early));
+  const headers = { "Content-Type": bytes.type || "application/octet-stream" };
+  return request(`v1/segment?${query}`, { method: "POST", body: bytes, headers, signal });
+}
+
+/**
+ * The segmentation of a picture and pictures of it.
+ * @param {Blob} bytes
+ * @param {Wish} wish
+ * @param {AbortSignal} signal
+ * @returns {Promise<Answer>}
+ */
+export const segment = async (bytes, wish, signal) =>
+  (await post(bytes, wish, "all", signal)).json();
+
+/**
+ * The mask or the overlay as a PNG file.
+ * @param {Blob} bytes
+ * @param {Wish} wish
+ * @param {"mask" | "overlay"} output
+ */
+export const png = async (bytes, wish, output) => (await post(bytes, wish, output)).blob();
