@@ -1,13 +1,14 @@
 """Load in, operating point out: climbs and descends a ladder of points with hysteresis.
 
-One governor serves a video, whose next frame is due, and a service, whose queue grows. It knows
-what each point should take, learns by how much this machine is slower or faster just now, and
-answers with the most accurate point that still keeps the deadline.
+`Governor` serves a video, whose next frame is due; `QueueGovernor` a service, whose queue grows.
+Both know what each point should take, learn by how much this machine is slower or faster just
+now, and answer with the most accurate point that still keeps the deadline.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paumer.serve.arrivals import Arrivals, Load
 from paumer.study.tradeoff import Measurement, skyline
 
 
@@ -100,6 +101,76 @@ class Governor:
             if self.expected(rung, pictures) <= share * self.target:
                 return place
         return len(self.rungs) - 1
+
+    def _move(self, place: int, now: float) -> None:
+        self.place = place
+        self.changes += 1
+        self._changed_at = now
+
+
+class QueueGovernor:
+    """Chooses among the rungs of a service, by what waits and by what keeps arriving.
+
+    Work is given as the seconds that it should take at each rung, from accurate to fast. The
+    governor hurries when the newest request would be late at this rung, or when 1 of 100 would be
+    if the load stays as it is: to the first rung at which both stay below ``calm`` of the target.
+    It goes back by the same measure, when ``dwell`` seconds have passed since the last change.
+    Between the two nothing changes, and chance in the arrivals is allowed for, so that steady load
+    never flaps.
+    """
+
+    def __init__(
+        self,
+        rungs: int,
+        target: float,
+        calm: float = 0.65,
+        dwell: float = 2.0,
+        smoothing: float = 0.1,
+    ) -> None:
+        if rungs < 1:
+            raise ValueError("a governor needs at least one operating point")
+        if target <= 0:
+            raise ValueError(f"a target of {target:g} s cannot be met: give one above 0")
+        self.rungs, self.target = rungs, target
+        self.calm, self.dwell, self.smoothing = calm, dwell, smoothing
+        self.place = 0
+        self.changes = 0
+        self.factor = 1.0
+        """How many times longer work takes just now than it should."""
+        self._arrivals = Arrivals()
+        self._changed_at = float("-inf")
+
+    def arrived(self, now: float, work: Sequence[float]) -> None:
+        """Note a request, also one that is refused: what is offered is what counts."""
+        self._arrivals.add(now, work)
+
+    def note(self, expected: float, seconds: float) -> None:
+        """Learn from work that took ``seconds``."""
+        # A stall of the machine says little about what comes next.
+        seen = min(seconds / expected, 3 * self.factor)
+        self.factor += self.smoothing * (seen - self.factor)
+
+    def choose(self, now: float, backlog: Sequence[float]) -> int:
+        """The place of the rung for what waits and runs, at the time ``now``."""
+        load = self._arrivals.load(now)
+        late = self.factor * backlog[self.place] > self.target
+        if late or load.latency(self.place, self.factor, doubt=-1.0) > self.target:
+            wanted = self._first_calm(load, backlog, doubt=0.0)
+            if wanted > self.place:
+                self._move(wanted, now)
+        elif now - self._changed_at >= self.dwell:
+            wanted = self._first_calm(load, backlog, doubt=0.5)
+            if wanted < self.place:
+                self._move(wanted, now)
+        return self.place
+
+    def _first_calm(self, load: Load, backlog: Sequence[float], doubt: float) -> int:
+        limit = self.calm * self.target
+        for place in range(self.rungs):
+            clears = self.factor * backlog[place] <= limit
+            if clears and load.latency(place, self.factor, doubt) <= limit:
+                return place
+        return self.rungs - 1
 
     def _move(self, place: int, now: float) -> None:
         self.place = place
