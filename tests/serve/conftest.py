@@ -1,6 +1,10 @@
 """A small model at work, without HTTP and behind it."""
 
 import io
+import os
+import re
+import subprocess
+import sys
 import threading
 import time
 
@@ -100,3 +104,32 @@ def serving(predictor):
     yield give
     for running in started:
         running.stop()
+
+
+@pytest.fixture
+def replica(predictor, tmp_path):
+    """A function that starts a process which serves the model: the process and its port."""
+    model = tmp_path / "model"
+    predictor.network.save_pretrained(model)
+    started = []
+
+    def give():
+        words = ["serve", "--model", str(model), "--port", "0", "--threads", "1"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "paumer", *words, "--latency-ms", "2000"],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+        )
+        started.append(process)
+        port = int(re.search(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())[1])
+        url = f"http://127.0.0.1:{port}/readyz"
+        while httpx.get(url).status_code != 200:
+            time.sleep(0.02)
+        return process, port
+
+    yield give
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
