@@ -97,17 +97,21 @@ class Arrivals:
 
     def _change(self) -> int:
         """The step at which the load changed most, 0 if it is steady."""
-        least = max(1, round(1 / self.step))
         total, number = sum(self._requests), len(self._requests)
         best, place = self.surprise, 0
         for before, requests in enumerate(accumulate(self._requests), 1):
-            after = number - before
-            if before < least or after < least or not total:
-                continue
-            # Of equal rates, the requests before would be this share of all, give or take chance.
-            share = before / number
-            sigma = math.sqrt(total * share * (1 - share))
-            surprise = abs(requests - total * share) / sigma
-            if surprise > best:
-                best, place = surprise, before
+            if 2 <= before <= number - 2:
+                expected = total * before / number
+                surprise = _surprise(requests, expected, total)
+                if surprise > best:
+                    best, place = surprise, before
         return place
+
+
+def _surprise(requests: int, expected: float, total: int) -> float:
+    """How far requests before a step are from the expected, in standard deviations.
+
+    By the ratio of likelihoods, which holds for few requests too.
+    """
+    parts = ((requests, expected), (total - requests, total - expected))
+    return math.sqrt(max(0.0, 2 * sum(n * math.log(n / mean) for n, mean in parts if n)))

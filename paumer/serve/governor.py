@@ -114,9 +114,9 @@ class QueueGovernor:
     Work is given as the seconds that it should take at each rung, from accurate to fast. The
     governor hurries when the newest request would be late at this rung, or when 1 of 100 would be
     if the load stays as it is: to the first rung at which both stay below ``calm`` of the target.
-    It goes back by the same measure, when ``dwell`` seconds have passed since the last change.
-    Between the two nothing changes, and chance in the arrivals is allowed for, so that steady load
-    never flaps.
+    It goes all the way back when the load leaves ``room`` there and ``dwell`` seconds have passed
+    since the last change, and part of the way after ``patience`` seconds. Between the two nothing
+    changes, and chance in the arrivals is allowed for, so that steady load never flaps.
     """
 
     def __init__(
@@ -124,7 +124,9 @@ class QueueGovernor:
         rungs: int,
         target: float,
         calm: float = 0.65,
+        room: float = 0.8,
         dwell: float = 2.0,
+        patience: float = 60.0,
         smoothing: float = 0.1,
     ) -> None:
         if rungs < 1:
@@ -132,7 +134,8 @@ class QueueGovernor:
         if target <= 0:
             raise ValueError(f"a target of {target:g} s cannot be met: give one above 0")
         self.rungs, self.target = rungs, target
-        self.calm, self.dwell, self.smoothing = calm, dwell, smoothing
+        self.calm, self.room = calm, room
+        self.dwell, self.patience, self.smoothing = dwell, patience, smoothing
         self.place = 0
         self.changes = 0
         self.factor = 1.0
@@ -154,25 +157,29 @@ class QueueGovernor:
         """The place of the rung for what waits and runs, at the time ``now``."""
         load = self._arrivals.load(now)
         late = self.factor * backlog[self.place] > self.target
-        if late or load.latency(self.place, self.factor, doubt=-1.0) > self.target:
-            wanted = self._first_calm(load, backlog, doubt=0.0)
-            if wanted > self.place:
-                self._move(wanted, now)
-        elif now - self._changed_at >= self.dwell:
-            wanted = self._first_calm(load, backlog, doubt=0.5)
-            if wanted < self.place:
-                self._move(wanted, now)
+        since = now - self._changed_at
+        if late or load.latency(self.place, self.factor, doubt=-1.5) > self.target:
+            faster = range(self.place + 1, self.rungs)
+            calm = (place for place in faster if self._fits(place, load, backlog, self.calm))
+            self._move(next(calm, self.rungs - 1), now)
+        elif since >= self.dwell and self._fits(0, load, backlog, self.room, doubt=0.5):
+            self._move(0, now)
+        elif since >= self.patience:
+            slower = range(self.place)
+            calm = (place for place in slower if self._fits(place, load, backlog, self.calm, 0.5))
+            self._move(next(calm, self.place), now)
         return self.place
 
-    def _first_calm(self, load: Load, backlog: Sequence[float], doubt: float) -> int:
-        limit = self.calm * self.target
-        for place in range(self.rungs):
-            clears = self.factor * backlog[place] <= limit
-            if clears and load.latency(place, self.factor, doubt) <= limit:
-                return place
-        return self.rungs - 1
+    def _fits(
+        self, place: int, load: Load, backlog: Sequence[float], share: float, doubt: float = 0.0
+    ) -> bool:
+        """Whether what waits, and what keeps arriving, stay below a share of the target."""
+        limit = share * self.target
+        clears = self.factor * backlog[place] <= limit
+        return clears and load.latency(place, self.factor, doubt) <= limit
 
     def _move(self, place: int, now: float) -> None:
-        self.place = place
-        self.changes += 1
-        self._changed_at = now
+        if place != self.place:
+            self.place = place
+            self.changes += 1
+            self._changed_at = now

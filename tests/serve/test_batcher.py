@@ -4,7 +4,8 @@ import time
 import numpy as np
 import pytest
 
-from paumer import Inference, PauseConfig
+from paumer import Inference, PauseConfig, Segmentation
+from paumer.data.labels import ClassSet
 from paumer.serve.batcher import Batcher, BusyError, Job
 from paumer.serve.governor import QueueGovernor
 
@@ -22,7 +23,16 @@ class Gate:
         self.batches.append(([int(p[0, 0, 0]) for p in pictures], way))
         self.entered.set()
         assert self.open.acquire(timeout=10)
-        return list(pictures)
+        return [segmented(picture, way) for picture in pictures]
+
+
+def segmented(picture, way):
+    empty = np.zeros((1, 1), np.uint8)
+    classes = ClassSet(("a",), ((0, 0, 0),))
+    found = np.zeros(picture.shape[:2], np.uint8)
+    return Segmentation(
+        picture, found, empty.astype(np.float32), empty, (8.0, 8.0), way.pause, 0.0, classes
+    )
 
 
 def job(number=0, size=(8, 8), limit=2, way=None, work=SECONDS):
@@ -68,7 +78,7 @@ def test_alike_run_together_in_order_and_others_apart(start, gate):
         gate.open.release()
     done = [future.result(10) for future in futures]
     assert [numbers for numbers, _ in gate.batches] == [[0], [1, 4, 5], [2], [3], [6]]
-    assert [int(d.result[0, 0, 0]) for d in done] == [1, 2, 3, 4, 5, 6]
+    assert [int(d.result.image[0, 0, 0]) for d in done] == [1, 2, 3, 4, 5, 6]
     assert done[2].way is fixed
     assert all(d.queued > 0 for d in done)
 
@@ -131,7 +141,7 @@ def test_a_failure_is_its_own_only(start):
     def run(pictures, way):
         if pictures[0][0, 0, 0] == 1:
             raise RuntimeError("no memory")
-        return list(pictures)
+        return [segmented(picture, way) for picture in pictures]
 
     batcher = Batcher(run, WAYS, QueueGovernor(3, 1.0))
     batcher.start()
