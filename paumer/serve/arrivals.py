@@ -55,9 +55,10 @@ class Arrivals:
     explains (``surprise`` standard deviations), only those after it count.
     """
 
-    def __init__(self, step: float = 0.25, span: float = 60.0, surprise: float = 4.5) -> None:
-        self.step, self.span, self.surprise = step, span, surprise
+    def __init__(self, step: float = 0.25, most: int = 400, surprise: float = 4.5) -> None:
+        self.step, self.most, self.surprise = step, most, surprise
         self._first: int | None = None
+        self._looked_at = 0
         self._requests: list[int] = []
         self._work: list[tuple[float, ...]] = []
 
@@ -70,9 +71,10 @@ class Arrivals:
 
     def load(self, now: float) -> Load:
         """What arrived since the load last changed."""
-        self._reach(now)
-        while cut := self._change():
+        current = self._reach(now)
+        while current != self._looked_at and (cut := self._change()):
             self._drop(cut)
+        self._looked_at = current  # Once a step is often enough.
         work = [w for w in self._work if w]
         seconds = now - (self._first or 0) * self.step
         return Load(
@@ -81,15 +83,16 @@ class Arrivals:
             tuple(map(sum, zip(*work, strict=True))),
         )
 
-    def _reach(self, now: float) -> None:
-        """Open the steps up to now, and forget those that are too old."""
+    def _reach(self, now: float) -> int:
+        """Open the steps up to now, and forget those that are too old; the number of this step."""
         current = int(now / self.step)
-        if self._first is None or current - self._first > 2 * self.span / self.step:
+        if self._first is None or current - self._first > 2 * self.most:
             self._first, self._requests, self._work = current, [0], [()]
         missing = current - self._first - len(self._requests) + 1
         self._requests += [0] * missing
         self._work += [()] * missing
-        self._drop(max(0, len(self._requests) - int(self.span / self.step)))
+        self._drop(max(0, len(self._requests) - self.most))
+        return current
 
     def _drop(self, steps: int) -> None:
         self._first = (self._first or 0) + steps

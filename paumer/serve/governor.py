@@ -125,7 +125,8 @@ class QueueGovernor:
         target: float,
         calm: float = 0.65,
         room: float = 0.8,
-        dwell: float = 2.0,
+        alarm: float = 1.0,
+        dwell: float = 4.0,
         patience: float = 60.0,
         smoothing: float = 0.1,
     ) -> None:
@@ -134,13 +135,13 @@ class QueueGovernor:
         if target <= 0:
             raise ValueError(f"a target of {target:g} s cannot be met: give one above 0")
         self.rungs, self.target = rungs, target
-        self.calm, self.room = calm, room
+        self.calm, self.room, self.alarm = calm, room, alarm
         self.dwell, self.patience, self.smoothing = dwell, patience, smoothing
         self.place = 0
         self.changes = 0
         self.factor = 1.0
         """How many times longer work takes just now than it should."""
-        self._arrivals = Arrivals()
+        self._arrivals = Arrivals(step=min(0.25, target / 4))
         self._changed_at = float("-inf")
 
     def arrived(self, now: float, work: Sequence[float]) -> None:
@@ -156,15 +157,15 @@ class QueueGovernor:
     def choose(self, now: float, backlog: Sequence[float]) -> int:
         """The place of the rung for what waits and runs, at the time ``now``."""
         load = self._arrivals.load(now)
-        late = self.factor * backlog[self.place] > self.target
-        since = now - self._changed_at
+        late = self.factor * backlog[self.place] > self.alarm * self.target
+        since = min(now - self._changed_at, load.seconds)
         if late or load.latency(self.place, self.factor, doubt=-1.5) > self.target:
             faster = range(self.place + 1, self.rungs)
             calm = (place for place in faster if self._fits(place, load, backlog, self.calm))
             self._move(next(calm, self.rungs - 1), now)
-        elif since >= self.dwell and self._fits(0, load, backlog, self.room, doubt=0.5):
+        elif since >= self.dwell and self._fits(0, load, backlog, self.room, doubt=1.0):
             self._move(0, now)
-        elif since >= self.patience:
+        elif now - self._changed_at >= self.patience:
             slower = range(self.place)
             calm = (place for place in slower if self._fits(place, load, backlog, self.calm, 0.5))
             self._move(next(calm, self.place), now)

@@ -62,5 +62,5 @@ def test_what_is_long_ago_is_forgotten():
     arrivals = Arrivals()
     arrivals.add(0.0, (1.0,))
     assert arrivals.load(1.0).requests == 1
-    assert arrivals.load(70.0).requests == 0
+    assert arrivals.load(101.0).requests == 0
     assert arrivals.load(1e6).requests == 0
