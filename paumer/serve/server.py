@@ -345,6 +345,7 @@ async def _read_form(request: Request, body: bytes) -> tuple[bytes, dict[str, st
 
     try:
         parser = MultiPartParser(request.headers, once(), max_files=1, max_fields=8)
+        parser.spool_max_size = len(body) + 1  # Nothing of a client's goes to disk.
         form = await parser.parse()
     except MultiPartException as error:
         raise ValueError(f"cannot read the form: {error.message}") from error

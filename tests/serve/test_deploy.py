@@ -88,9 +88,9 @@ def proxy(tmp_path):
         process.wait()
 
 
-def test_a_replica_killed_under_load_loses_no_answer(proxy, replica, predictor, png):
-    (first, one), (_, two) = replica(), replica()
-    url = proxy(one, two)
+def test_a_replica_killed_under_load_loses_no_answer(proxy, replica, serving, predictor, png):
+    first, port = replica()
+    url = proxy(port, serving(target=2.0).port)
     expected = predictor.predict(np.array(Image.open(io.BytesIO(png())))).labels
 
     async def load():
