@@ -112,20 +112,21 @@ class QueueGovernor:
     """Chooses among the rungs of a service, by what waits and by what keeps arriving.
 
     Work is given as the seconds that it should take at each rung, from accurate to fast. The
-    governor hurries when the newest request would be late at this rung, or when 1 of 100 would be
-    if the load stays as it is: to the first rung at which both stay below ``calm`` of the target.
-    It goes all the way back when the load leaves ``room`` there and ``dwell`` seconds have passed
-    since the last change, and part of the way after ``patience`` seconds. Between the two nothing
-    changes, and chance in the arrivals is allowed for, so that steady load never flaps.
+    governor hurries when what waits would take more than ``alarm`` of the target at this rung, or
+    when 1 of 100 requests would be late if the load stays as it is: to the first rung at which both
+    stay below ``calm`` of the target. It goes all the way back when both have stayed below ``room``
+    of it there for ``dwell`` seconds, and part of the way ``patience`` seconds after the last
+    change. Between the two nothing changes, and chance in the arrivals is allowed for, so that
+    steady load never flaps.
     """
 
     def __init__(
         self,
         rungs: int,
         target: float,
-        calm: float = 0.65,
+        alarm: float = 0.9,
         room: float = 0.8,
-        alarm: float = 1.0,
+        calm: float = 0.65,
         dwell: float = 4.0,
         patience: float = 60.0,
         smoothing: float = 0.1,
@@ -135,7 +136,7 @@ class QueueGovernor:
         if target <= 0:
             raise ValueError(f"a target of {target:g} s cannot be met: give one above 0")
         self.rungs, self.target = rungs, target
-        self.calm, self.room, self.alarm = calm, room, alarm
+        self.alarm, self.room, self.calm = alarm, room, calm
         self.dwell, self.patience, self.smoothing = dwell, patience, smoothing
         self.place = 0
         self.changes = 0
