@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -124,6 +125,7 @@ def create_app(service: Service, limits: Limits | None = None) -> FastAPI:
     )
     app.add_middleware(_SafeHeaders)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _wrong_path)
     app.post("/v1/segment", openapi_extra=SEGMENT, response_class=Response)(door.segment)
     for path, endpoint in {
         "/v1/model": door.model,
@@ -224,18 +226,22 @@ class _Door:
             )
 
     async def _receive(self, request: Request, body: bytearray) -> None:
-        """Fill the body with what the client sends; too much of it is read but not kept."""
-        most = self.limits.body_bytes
+        """Fill the body with what the client sends; somewhat too much is read but not kept.
+
+        A client that is cut off in the middle of sending seldom reads why.
+        """
+        most, received = self.limits.body_bytes, 0
         text = f"the body is larger than {most / 2**20:g} MB: send a smaller picture"
         too_large = RefusedError(413, "large", text, {"connection": "close"})
         declared = request.headers.get("content-length", "")
-        received = int(declared) if declared.isdigit() and int(declared) > 4 * most else 0
+        if declared.isdigit() and int(declared) > 4 * most:
+            raise too_large
         try:
             async with asyncio.timeout(self.limits.seconds):
-                async for chunk in request.stream() if not received else _nothing():
+                async for chunk in request.stream():
                     received += len(chunk)
                     if received > 4 * most:
-                        break
+                        raise too_large
                     if received <= most:
                         self._hold(len(chunk))
                         body += chunk
@@ -331,11 +337,6 @@ def _refusals() -> Iterator[None]:
         raise RefusedError(400, "wrong", str(error)) from error
 
 
-async def _nothing() -> AsyncGenerator[bytes, None]:
-    return
-    yield b""
-
-
 async def _read_form(request: Request, body: bytes) -> tuple[bytes, dict[str, str]]:
     """The file field "image" of a form, and its other fields."""
 
@@ -410,6 +411,10 @@ def _error(status: int, text: str, headers: Mapping[str, str] | None = None) -> 
 async def _http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return _error(error.status_code, error.detail.lower(), error.headers)
+
+
+async def _wrong_path(request: Request, _: Exception) -> Response:
+    return _error(404, f"nothing at {request.url.path}")
 
 
 def _listing(described: Mapping[str, Any]) -> str:

@@ -116,6 +116,7 @@ def test_hostile_bodies_get_a_sentence(serving, png):
     assert running.client.get("/v1/nothing").json() == {"error": "not found"}
     assert running.client.get("/v1/segment").status_code == 405
     assert running.client.get("/v1/scenes/99.png").status_code == 404
+    assert running.client.get("/v1/scenes/x.png").json() == {"error": "nothing at /v1/scenes/x.png"}
 
 
 @pytest.mark.parametrize("count", [16])
