@@ -287,10 +287,9 @@ def _shares_paused(result: Segmentation) -> PauseConfig:
     """The configuration by shares that pauses what paused in this picture."""
     active, stages = result.paused_after.size, []
     for block, amount in result.pause.stages:
-        if isinstance(amount, Threshold):
-            paused = int((result.paused_after == block).sum())
-            amount, active = paused / active, active - paused
-        stages.append((block, amount))
+        paused = int((result.paused_after == block).sum())
+        stages.append((block, paused / active if isinstance(amount, Threshold) else amount))
+        active -= paused
     return PauseConfig(tuple(stages))
 
 

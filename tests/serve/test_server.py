@@ -206,7 +206,7 @@ def test_bodies_of_all_clients_together_are_bounded(serving, png):
     running = serving(limits=Limits(held_bytes=len(png()) + 1000))
     head = b"POST /v1/segment HTTP/1.1\r\nHost: x\r\nContent-Length: 3000\r\n\r\n"
     with socket.create_connection(("127.0.0.1", running.port)) as other:
-        other.sendall(head + bytes(1500))
+        other.sendall(head + bytes(1001))
         until(lambda: running.service.watch.in_flight == 1)
         time.sleep(0.1)
         response = running.segment(png())
