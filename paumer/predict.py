@@ -364,7 +364,7 @@ def read_points(directory: Path) -> dict[str, Measurement]:
 
 def check_point_name(name: str) -> None:
     """Raise if an operating point of that name would hide a configuration."""
-    if not name or name in ("none", "paper") or ":" in name:
+    if not name or name in ("none", "paper", "auto") or ":" in name:
         raise ValueError(f'an operating point cannot be called "{name}": that means another thing')
 
 

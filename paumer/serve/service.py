@@ -111,7 +111,7 @@ class Service:
 
     def way(self, asked: Asked) -> Inference | None:
         """How to run what is asked for, None if the governor decides."""
-        if asked.early_exit is not None and ":" not in asked.pause:
+        if asked.early_exit is not None and asked.pause in ("auto", *self.known):
             raise ValueError(
                 f'early_exit goes with a configuration such as 3:0.4, not with "{asked.pause}"'
             )
