@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -127,7 +127,7 @@ def create_app(service: Service, limits: Limits | None = None) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _wrong_path)
     app.post("/v1/segment", openapi_extra=SEGMENT, response_class=Response)(door.segment)
-    for path, endpoint in {
+    endpoints: dict[str, Callable[..., Awaitable[Response]]] = {
         "/v1/model": door.model,
         "/v1/status": door.status,
         "/v1/scenes": door.scenes,
@@ -135,7 +135,8 @@ def create_app(service: Service, limits: Limits | None = None) -> FastAPI:
         "/healthz": door.healthy,
         "/readyz": door.ready,
         "/metrics": door.metrics,
-    }.items():
+    }
+    for path, endpoint in endpoints.items():
         app.get(path, response_model=None)(endpoint)
 
     async def docs() -> Response:
@@ -350,14 +351,14 @@ async def _read_form(request: Request, body: bytes) -> tuple[bytes, dict[str, st
         form = await parser.parse()
     except MultiPartException as error:
         raise ValueError(f"cannot read the form: {error.message}") from error
-    picture = form.get("image")
-    if not isinstance(picture, UploadFile):
-        raise ValueError('the form has no file field "image": send the picture in it')
-    fields = {name: value for name, value in form.items() if isinstance(value, str)}
     try:
+        picture = form.get("image")
+        if not isinstance(picture, UploadFile):
+            raise ValueError('the form has no file field "image": send the picture in it')
+        fields = {name: value for name, value in form.items() if isinstance(value, str)}
         return await picture.read(), fields
     finally:
-        await picture.close()
+        await form.close()
 
 
 def _read_options(values: Mapping[str, str]) -> tuple[Asked, str]:
@@ -383,8 +384,9 @@ async def _unless_gone(request: Request, job: "Future[Done]") -> Done:
     """The job's result; if the client hangs up first, the job leaves the queue."""
     future = asyncio.wrap_future(job)
     gone = asyncio.ensure_future(request.receive())
+    both: set[asyncio.Future[Any]] = {future, gone}
     try:
-        await asyncio.wait({future, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if not future.done():
             raise ClientDisconnect
         return future.result()

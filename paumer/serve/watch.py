@@ -81,8 +81,8 @@ class Watch:
 
     def rate(self, seconds: int = 5) -> float:
         """Requests per second, answered or refused as busy, over the last seconds."""
-        recent = list(self.history)[-seconds:]
-        return sum(entry["requests"] for entry in recent) / max(1, len(recent))
+        recent: list[int] = [entry["requests"] for entry in self.history][-seconds:]
+        return sum(recent) / max(1, len(recent))
 
     def tick(self, point: str, queue: int) -> None:
         """Close a second of the history."""
