@@ -105,11 +105,16 @@ async def closed_loop(url, clients, requests, **options):
 
 
 async def open_loop(url, rate, arrivals=None, until=None):
-    """Answers to Poisson arrivals at ``rate(seconds since the start)`` requests per second."""
+    """Answers to Poisson arrivals at ``rate(seconds since the start)`` requests per second.
+
+    Drawn at four times the capacity and thinned, so that a change of the rate counts at once.
+    """
     dice, tasks, start, due = random.Random(arguments.seed), [], time.perf_counter() + 0.2, 0.0
     async with connect(url) as client:
         while True:
-            due += dice.expovariate(rate(due))
+            due += dice.expovariate(4 / s0)
+            if dice.random() > rate(due) * s0 / 4:
+                continue
             if (until and due > until) or (arrivals and len(tasks) >= arrivals):
                 break
             await asyncio.sleep(max(0.0, start + due - time.perf_counter()))

@@ -21,7 +21,7 @@ predict data.datasets scenes.files
 study.sizes study.speed data.checking serve.batcher
 study.accuracy study.cost study.figures study.grids train.checkpoint train.feed serve.service
 study.sweep study.uncertainty train.task train.metrics serve.server
-study.tuning study.paper_figures train.run
+study.tuning study.paper_figures train.run serve.process
 study.illustration jobs
 commands.console
 commands.bench commands.export commands.study commands.measure commands.predict commands.serve
@@ -40,7 +40,7 @@ DOORS = {
     "openvino": "export",
     "fastapi": "serve.server",
     "starlette": "serve.server",
-    "uvicorn": "serve.server",
+    "uvicorn": "serve.process",
     "prometheus_client": "serve.watch",
     "lightning": "train.",
 }

@@ -9,7 +9,7 @@ from paumer.options import ServeOptions
 def serve(options: ServeOptions) -> None:
     """Segment pictures for others over HTTP; a page to try it, and metrics. SIGTERM drains."""
     try:
-        from paumer.serve import server
+        from paumer.serve import process, server
     except ImportError as error:
         raise ImportError(f"serving needs more ({error}): pip install 'paumer[serve]'") from error
     import torch
@@ -32,9 +32,9 @@ def serve(options: ServeOptions) -> None:
         queue=at_least_one(options.queue, "queue"),
         batch=at_least_one(options.batch, "batch"),
     )
-    socket = server.listen(options.host, options.port)
+    socket = process.listen(options.host, options.port)
     host, port = socket.getsockname()[:2]
     say(f"serving {options.model} at http://{f'[{host}]' if ':' in host else host}:{port}")
     say(f"operating points: {', '.join(service.names)}")
-    server.run(service, socket, limits)
+    process.run(service, socket, limits)
     say("drained")
