@@ -24,6 +24,7 @@ from paumer.commands.demo import demo
 from paumer.commands.export import export
 from paumer.commands.measure import evaluate, sweep, tune
 from paumer.commands.predict import predict
+from paumer.commands.serve import serve
 from paumer.commands.study import study
 from paumer.options import (
     CheckDataOptions,
@@ -38,7 +39,7 @@ app = App(
     help="Segmentation by a vision transformer whose clear patches pause.",
     version=__version__,
 )
-for command in (demo, predict, bench, evaluate, sweep, tune, study, export):
+for command in (demo, predict, bench, evaluate, sweep, tune, study, export, serve):
     app.command(command)
 
 

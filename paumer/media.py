@@ -71,13 +71,21 @@ _LINE = (214, 214, 210)
 _MARGIN, _GAP, _SWATCH = 20, 16, 16
 
 
-def read_image(source: str | Path | bytes) -> Picture:
+class UnknownKindError(ValueError):
+    """The file is no picture of a kind that can be read."""
+
+
+class TooManyPixelsError(ValueError):
+    """The picture has more pixels than are read; known from its header, before decoding."""
+
+
+def read_image(source: str | Path | bytes, most: int = PIXEL_LIMIT) -> Picture:
     """The picture as uint8 RGB (h w 3), upright; of a moving picture the first frame.
 
     Alpha is dropped, 16 bits become 8. A file that is no picture, is damaged, is a bomb or has more
-    than `PIXEL_LIMIT` pixels is a ValueError that names it. Bytes are the content of a file.
+    than ``most`` pixels is a ValueError that names it. Bytes are the content of a file.
     """
-    return _to_rgb(_upright(_load(source, SUSPICIOUS)[0]), _name(source))
+    return _to_rgb(_upright(_load(source, most, SUSPICIOUS)[0]), _name(source))
 
 
 def read_labels(source: str | Path | bytes, rgb: bool = False) -> NDArray[Any]:
@@ -111,14 +119,16 @@ def _name(source: str | Path | bytes) -> str:
 
 
 def _load(
-    source: str | Path | bytes, suspicious: tuple[int, int] | None = None
+    source: str | Path | bytes,
+    most: int = PIXEL_LIMIT,
+    suspicious: tuple[int, int] | None = None,
 ) -> tuple[Image.Image, int]:
     """The decoded picture in the mode it was stored in, and what `_grey_step` says of it."""
     if isinstance(source, bytes):
-        return _decode(BytesIO(source), _name(source), suspicious)
+        return _decode(BytesIO(source), _name(source), most, suspicious)
     try:
         with open(source, "rb") as file:
-            return _decode(file, _name(source), suspicious)
+            return _decode(file, _name(source), most, suspicious)
     except FileNotFoundError:
         raise FileNotFoundError(f'there is no file "{source}"') from None
     except OSError as error:
@@ -126,7 +136,7 @@ def _load(
 
 
 def _decode(
-    file: BufferedReader | BytesIO, name: str, suspicious: tuple[int, int] | None
+    file: BufferedReader | BytesIO, name: str, most: int, suspicious: tuple[int, int] | None
 ) -> tuple[Image.Image, int]:
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
@@ -136,7 +146,7 @@ def _decode(
         raise ValueError(f'cannot read "{name}": the file is empty')
     reader = next((reader for mark, reader in _READERS if start.startswith(mark)), None)
     if reader is None:
-        raise ValueError(
+        raise UnknownKindError(
             f'cannot read "{name}": it is no picture of a known kind '
             f"(PNG, JPEG, WebP, BMP, GIF, TIFF or PPM)"
         )
@@ -146,13 +156,13 @@ def _decode(
     except Exception as error:
         raise ValueError(f'cannot read "{name}": its header is damaged ({error})') from error
     width, height = image.size
-    if width * height > PIXEL_LIMIT:
-        raise ValueError(
+    if width * height > most:
+        raise TooManyPixelsError(
             f'cannot read "{name}": {width}x{height} is {width * height:,} pixels, '
-            f"and at most {PIXEL_LIMIT:,} are read"
+            f"and at most {most:,} are read"
         )
     if suspicious is not None and width * height > max(suspicious[0], suspicious[1] * size):
-        raise ValueError(
+        raise TooManyPixelsError(
             f'cannot read "{name}": {width}x{height} pixels in {size:,} bytes is a decompression '
             f"bomb or a damaged header"
         )
@@ -330,17 +340,22 @@ def write_mask(path: str | Path, labels: NDArray[Any], class_set: ClassSet) -> N
     """Write labels as a palette PNG: it holds the class ids and opens in the class colours."""
     if Path(path).suffix.lower() != ".png":
         raise ValueError(f'cannot write the mask "{path}": masks are PNG files, end it in ".png"')
+    write_image(path, mask_image(labels, class_set))
+
+
+def mask_image(labels: NDArray[Any], class_set: ClassSet) -> Image.Image:
+    """Labels as a palette picture: it holds the class ids and shows the class colours."""
     if labels.size and not 0 <= labels.min() <= labels.max() <= 255:
         raise ValueError(
-            f'cannot write the mask "{path}": its labels run from {labels.min()} to '
-            f"{labels.max()}, and a palette holds 0 to 255"
+            f"cannot make a mask of labels from {labels.min()} to {labels.max()}: "
+            f"a palette holds 0 to 255"
         )
     palette = np.zeros((256, 3), np.uint8)
     colours = np.array(class_set.colours, np.uint8)[:256]
     palette[: len(colours)] = colours
     mask = Image.fromarray(np.ascontiguousarray(labels, np.uint8))
     mask.putpalette(palette.tobytes())
-    write_image(path, mask)
+    return mask
 
 
 def _as_image(picture: Picture | Image.Image) -> Image.Image:

@@ -523,6 +523,48 @@ class ExportOptions:
     """A folder of pictures to prove it on (default: drawn scenes)."""
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """What `paumer serve` answers with, and its limits."""
+
+    model: str
+    """A model directory, a training run or a hub id."""
+
+    host: str = "127.0.0.1"
+    """Address to listen at; 0.0.0.0 lets other machines in."""
+
+    port: int = 8000
+    """Port to listen at; 0 takes a free one."""
+
+    latency_ms: float | None = None
+    """99 of 100 requests are answered within this (default: 8 pictures without pausing)."""
+
+    point: str | None = None
+    """Stay at this operating point instead of moving with the load."""
+
+    queue: int = 64
+    """Requests that may wait."""
+
+    batch: int = 1
+    """Pictures that may run together: more pays on a GPU."""
+
+    threads: int | None = None
+    """CPU threads (default: torch's)."""
+
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+
+    max_mb: float = 20.0
+    """Largest body in megabytes."""
+
+    max_pixels: int = 4_194_304
+    """Most pixels of a picture."""
+
+    body_seconds: float = 10.0
+    """Seconds in which a body has to arrive."""
+
+
 def parse_size(text: str) -> tuple[int, int]:
     """Width and height from ``512`` or ``1024x512``."""
     try:

@@ -175,6 +175,11 @@ class Predictor:
         starts = _starts(_scaled(size, how.short_side), how)
         return len(starts[0]) * len(starts[1])
 
+    def input_size(self, size: tuple[int, int], how: Inference) -> tuple[int, int]:
+        """The (height, width) that the network sees of a picture of that size, or of a window."""
+        how = self._as_trained(how)
+        return _window(_scaled(size, how.short_side), how)
+
     def scaled(self, image: UInt8[np.ndarray, "h w 3"]) -> UInt8[Tensor, "3 _h _w"]:
         """A picture's bytes, channels first, at the size at which the network sees it."""
         return _Plan.of(image, Inference(short_side=self.config.short_side), 1.0, False).pixels
@@ -293,10 +298,8 @@ class _Plan:
             pixels = F.interpolate(pixels[None], size=target, mode="bilinear", antialias=True)[0]
         if mirror:
             pixels = pixels.flip(2)
-        height, width = pixels.shape[1:]
-        largest = how.window or max(height, width)
-        window = (min(height, largest), min(width, largest))
-        return cls(pixels, size, window, _starts((height, width), how), mirrored=mirror)
+        shape = (pixels.shape[1], pixels.shape[2])
+        return cls(pixels, size, _window(shape, how), _starts(shape, how), mirrored=mirror)
 
     def patch(self, own: tuple[int, int]) -> tuple[float, float]:
         """Pixels of the picture, as it came in, that a patch covers."""
@@ -382,7 +385,7 @@ def read_points(directory: Path) -> dict[str, Measurement]:
 
 def check_point_name(name: str) -> None:
     """Raise if an operating point of that name would hide a configuration."""
-    if not name or name in ("none", "paper") or ":" in name:
+    if not name or name in ("none", "paper", "auto") or ":" in name:
         raise ValueError(f'an operating point cannot be called "{name}": that means another thing')
 
 
@@ -401,6 +404,12 @@ def _starts(size: tuple[int, int], how: Inference) -> tuple[tuple[int, ...], tup
         return (0,), (0,)
     stride = how.stride or max(1, how.window - 32)
     return anchors(size[0], how.window, stride), anchors(size[1], how.window, stride)
+
+
+def _window(size: tuple[int, int], how: Inference) -> tuple[int, int]:
+    """The part of a picture that the network sees at once."""
+    largest = how.window or max(size)
+    return min(size[0], largest), min(size[1], largest)
 
 
 def _scaled(size: tuple[int, int], short_side: int | None) -> tuple[int, int]:

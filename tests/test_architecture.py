@@ -9,22 +9,23 @@ import paumer
 
 ROOT = Path(paumer.__file__).parent
 FLOORS = """
-disk pause_config options data.labels scenes.canvas
+disk pause_config options data.labels scenes.canvas serve.arrivals serve.watch
 pausing study.tradeoff windows video scenes.backdrop scenes.furniture scenes.scenery scenes.trees
 scenes.traffic
 criteria model.backbone model.weights media data.transforms scenes.street serve.governor
 model.decoders model.foreign data.layouts scenes.frontage sources segmentation
-model.segmenter scenes.plan
-export scenes.scene
+model.segmenter scenes.plan serve.answers
+export scenes.scene serve.openapi
 engines
 predict data.datasets scenes.files
-study.sizes study.speed data.checking
-study.accuracy study.cost study.figures study.grids train.checkpoint train.feed
-study.sweep study.uncertainty train.task train.metrics
-study.tuning study.paper_figures train.run serve.server
+study.sizes study.speed data.checking serve.batcher
+study.accuracy study.cost study.figures study.grids train.checkpoint train.feed serve.service
+study.sweep study.uncertainty train.task train.metrics serve.server
+study.tuning study.paper_figures train.run serve.process
 study.illustration study.adaptive jobs
 commands.console
 commands.bench commands.demo commands.export commands.study commands.measure commands.predict
+commands.serve
 cli
 """.strip().splitlines()
 """From the ground up; a module imports from the lines above its own only."""
@@ -38,11 +39,20 @@ DOORS = {
     "onnxruntime": "export",
     "onnxscript": "export",
     "openvino": "export",
-    "fastapi": "serve.",
-    "uvicorn": "serve.",
+    "fastapi": "serve.server",
+    "starlette": "serve.server",
+    "uvicorn": "serve.process",
+    "prometheus_client": "serve.watch",
     "lightning": "train.",
 }
-WITHOUT_TORCH = {"pause_config", "options", "data.labels", "study.tradeoff", "serve.governor"}
+WITHOUT_TORCH = {
+    "pause_config",
+    "options",
+    "data.labels",
+    "study.tradeoff",
+    "serve.arrivals",
+    "serve.governor",
+}
 
 
 def name_of(path):

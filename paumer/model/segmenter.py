@@ -98,7 +98,7 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         the others only. Without ``full_size`` the logits stay on the decoder's coarse grid, which
         covers the picture padded to whole patches.
         """
-        self._check(pause, early_exit)
+        self.check(pause, early_exit)
         height, width = images.shape[2:]
         images = pad_to_patches(images, self.backbone.patch)
         walks, done = [self.start(images)], 0
@@ -125,7 +125,7 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         once. Each comes with its number in ``ways``, in the order in which the tree is walked.
         """
         for pause, early_exit in ways:
-            self._check(pause, early_exit)
+            self.check(pause, early_exit)
         images = pad_to_patches(images, self.backbone.patch)
         branch = [(number, pause.stages, early) for number, (pause, early) in enumerate(ways)]
         yield from self._visit([self.start(images)], 0, branch, criterion, self.grid(images))
@@ -230,7 +230,8 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         ]
         return pausing.assemble(log_p, stages)
 
-    def _check(self, pause: PauseConfig, early_exit: bool) -> None:
+    def check(self, pause: PauseConfig, early_exit: bool) -> None:
+        """Raise unless this network can pause like this."""
         pause.check(self.backbone.depth, early_exit)
         if early_exit and not isinstance(self.decoder, TokenDecoder):
             raise ValueError(

@@ -1,0 +1,40 @@
+"""`paumer serve`: an HTTP service that pauses more under load."""
+
+from pathlib import Path
+
+from paumer.commands.console import at_least_one, pick_device, say
+from paumer.options import ServeOptions
+
+
+def serve(options: ServeOptions) -> None:
+    """Segment pictures for others over HTTP; a page to try it, and metrics. SIGTERM drains."""
+    try:
+        from paumer.serve import process, server
+    except ImportError as error:
+        raise ImportError(f"serving needs more ({error}): pip install 'paumer[serve]'") from error
+    import torch
+
+    from paumer.predict import load
+    from paumer.serve.service import Service
+
+    if options.threads is not None:
+        torch.set_num_threads(at_least_one(options.threads, "threads"))
+    limits = server.Limits(
+        body_bytes=int(options.max_mb * 2**20),
+        pixels=at_least_one(options.max_pixels, "max-pixels"),
+        seconds=options.body_seconds,
+    )
+    service = Service(
+        load(options.model, pick_device(options.device)),
+        name=Path(options.model).name,
+        target=None if options.latency_ms is None else options.latency_ms / 1000,
+        point=options.point,
+        queue=at_least_one(options.queue, "queue"),
+        batch=at_least_one(options.batch, "batch"),
+    )
+    socket = process.listen(options.host, options.port)
+    host, port = socket.getsockname()[:2]
+    say(f"serving {options.model} at http://{f'[{host}]' if ':' in host else host}:{port}")
+    say(f"operating points: {', '.join(service.names)}")
+    process.run(service, socket, limits)
+    say("drained")

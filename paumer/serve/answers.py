@@ -1,0 +1,82 @@
+"""A segmentation as the bytes that a client asked for."""
+
+import base64
+import json
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from paumer.media import Picture, mask_image
+from paumer.segmentation import Segmentation
+
+PNG, JSON = "image/png", "application/json"
+
+
+def mask(result: Segmentation) -> tuple[bytes, str]:
+    """The class ids as a palette PNG, and its media type."""
+    return png(mask_image(result.labels, result.classes)), PNG
+
+
+def overlay(result: Segmentation) -> tuple[bytes, str]:
+    """The picture under its classes as PNG, and its media type."""
+    return png(result.blended()), PNG
+
+
+def run_lengths(result: Segmentation) -> tuple[bytes, str]:
+    """The class ids as runs along the rows, [class, length] each, as JSON, and its media type."""
+    flat = result.labels.ravel()
+    starts = np.flatnonzero(np.diff(flat, prepend=-1 - int(flat[0])))
+    lengths = np.diff(starts, append=flat.size)
+    height, width = result.labels.shape
+    values = {
+        "size": [width, height],
+        "classes": list(result.classes.names),
+        "runs": np.stack([flat[starts], lengths], 1).tolist(),
+    }
+    return json.dumps(values, separators=(",", ":")).encode(), JSON
+
+
+def pictures(result: Segmentation) -> dict[str, str]:
+    """Overlay, labels, pauses and entropy as data URLs."""
+    drawn = {
+        "overlay": result.blended(),
+        "labels": result.painted(),
+        "paused": result.tinted(),
+        "entropy": result.entropy_map(),
+    }
+    start = f"data:{PNG};base64,"
+    return {name: start + base64.b64encode(png(p)).decode() for name, p in drawn.items()}
+
+
+def details(result: Segmentation) -> dict[str, Any]:
+    """Size, share of each class, and share of patches paused after each block (0: to the end)."""
+    height, width = result.labels.shape
+    shares = {
+        str(block): float((result.paused_after == block).mean())
+        for block in (0, *result.pause.blocks)
+    }
+    return {
+        "width": width,
+        "height": height,
+        "shares": {name: share for name, share in result.class_shares().items() if share},
+        "blocks": shares,
+    }
+
+
+OUTPUTS: dict[str, Callable[[Segmentation], tuple[bytes, str]]] = {
+    "mask": mask,
+    "overlay": overlay,
+    "rle": run_lengths,
+}
+"""What a client may ask for, beside all of it at once."""
+
+
+def png(picture: Picture | Image.Image) -> bytes:
+    """The picture as PNG, packed fast rather than small."""
+    image = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
+    memory = BytesIO()
+    image.save(memory, "PNG", compress_level=1)
+    return memory.getvalue()

@@ -1,0 +1,83 @@
+"""The process of a service: it listens, drains when it is told to end, and drops silent clients."""
+
+import asyncio
+import math
+import socket
+from time import monotonic
+from types import FrameType
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from paumer.serve.server import Limits, create_app
+from paumer.serve.service import Service
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that takes connections; port 0 is any free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        raise OSError(f"cannot serve at {host}:{port}: {error.strerror or error}") from error
+
+
+def run(service: Service, at: socket.socket, limits: Limits | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, then finish what was accepted."""
+    limits = limits or Limits()
+    config = uvicorn.Config(
+        create_app(service, limits),
+        http=_patient(limits.seconds),
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=math.ceil(limits.seconds),
+        timeout_graceful_shutdown=5,
+    )
+    _Server(config, service, limits.drain).run(sockets=[at])
+    if service.failure:
+        raise service.failure
+
+
+class _Server(uvicorn.Server):
+    """Finishes accepted requests on the first signal, ends at once on the second."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, drain: float) -> None:
+        super().__init__(config)
+        self.service, self.drain = service, drain
+        self.until = math.inf
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.should_exit = self.service.draining
+        self.service.draining = True
+        self.until = min(self.until, monotonic() + self.drain)
+
+    async def on_tick(self, counter: int) -> bool:
+        drained = self.service.draining and self.service.watch.in_flight == 0
+        if drained or monotonic() > self.until or self.service.failure:
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+
+def _patient(seconds: float) -> type[H11Protocol]:
+    """HTTP that closes connections which do not finish sending a request's head in time."""
+
+    class Patient(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self.loop.call_later(seconds, self.look, (None, True), 1)
+
+        def look(self, before: tuple[object, bool], times: int) -> None:
+            """Close if no request came since the last look, or one has lasted six looks."""
+            if self.transport.is_closing():
+                return
+            idle = self.cycle is None or self.cycle.response_complete
+            seen = (self.cycle, idle)
+            times = times + 1 if seen == before else 1
+            if times > (1 if idle else 6):
+                self.transport.abort()
+            else:
+                self.loop.call_later(seconds, self.look, seen, times)
+
+    return Patient

@@ -1,0 +1,135 @@
+"""A small model at work, without HTTP and behind it."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import numpy as np
+import pytest
+import torch
+import uvicorn
+from PIL import Image
+
+from paumer import PauseConfig, Predictor, build_model
+from paumer.serve.server import Limits, create_app
+from paumer.serve.service import Service
+from paumer.study.tradeoff import Measurement
+
+NAMES = tuple(f"thing {i}" for i in range(6))
+
+
+def measured(text, speed_up, miou, early_exit=False):
+    return Measurement(
+        pause=PauseConfig.parse(text), speed_up=speed_up, miou=miou, early_exit=early_exit
+    )
+
+
+POINTS = {
+    "quick": measured("2:0.6", 2.0, 0.6, early_exit=True),
+    "whole": measured("none", 1.0, 0.7),
+    "beaten": measured("2:0.1", 1.1, 0.5),
+    "middle": measured("2:0.4", 1.4, 0.68),
+}
+
+
+@pytest.fixture(scope="session")
+def predictor(lively):
+    torch.manual_seed(0)
+    network = lively(build_model("test_vit", "mask", NAMES, image_size=64))
+    return Predictor(network, POINTS)
+
+
+@pytest.fixture(scope="session")
+def png():
+    """A function that gives a picture's file; blocks of colour, so that labels are clear."""
+
+    def give(seed=0, size=(64, 64), kind="PNG"):
+        dice = np.random.default_rng(seed)
+        small = dice.integers(0, 256, (size[1] // 8, size[0] // 8, 3), np.uint8)
+        memory = io.BytesIO()
+        Image.fromarray(small.repeat(8, 0).repeat(8, 1)).save(memory, kind)
+        return memory.getvalue()
+
+    return give
+
+
+class Running:
+    """A service behind real HTTP on loopback, with a predictor that can be slowed down."""
+
+    def __init__(self, service, limits):
+        self.service = service
+        config = uvicorn.Config(create_app(service, limits), port=0, log_level="error")
+        self.server = uvicorn.Server(config)
+        self.thread = threading.Thread(target=self.server.run)
+        self.thread.start()
+        while not (self.server.started and service.ready):
+            time.sleep(0.01)
+        self.port = self.server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.client = httpx.Client(base_url=self.url, timeout=30)
+
+    def segment(self, content, **options):
+        return self.client.post("/v1/segment", content=content, params=options)
+
+    def stop(self):
+        self.client.close()
+        self.server.should_exit = True
+        self.thread.join()
+
+
+@pytest.fixture
+def serving(predictor):
+    """A function that starts a service behind HTTP; ``delay`` seconds are added to each batch."""
+    started = []
+
+    def give(delay=0.0, limits=None, **options):
+        service = Service(predictor, "small", **options)
+        running = Running(service, limits or Limits())
+        started.append(running)
+        if delay:
+            run = service.batcher.run
+
+            def slowly(pictures, way):
+                time.sleep(delay)
+                return run(pictures, way)
+
+            service.batcher.run = slowly
+        return running
+
+    yield give
+    for running in started:
+        running.stop()
+
+
+@pytest.fixture
+def replica(predictor, tmp_path):
+    """A function that starts a process which serves the model: the process and its port."""
+    model = tmp_path / "model"
+    predictor.network.save_pretrained(model)
+    started = []
+
+    def give():
+        words = ["serve", "--model", str(model), "--port", "0", "--threads", "1"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "paumer", *words, "--latency-ms", "2000"],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+        )
+        started.append(process)
+        port = int(re.search(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())[1])
+        url = f"http://127.0.0.1:{port}/readyz"
+        while httpx.get(url).status_code != 200:
+            time.sleep(0.02)
+        return process, port
+
+    yield give
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()

@@ -1,0 +1,75 @@
+import base64
+import io
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from paumer import PauseConfig
+from paumer.data.labels import ClassSet
+from paumer.segmentation import Segmentation
+from paumer.serve import answers
+
+CLASSES = ClassSet(("a", "b", "c"), ((1, 2, 3), (40, 50, 60), (200, 100, 0)))
+
+
+def segmentation(labels):
+    labels = np.asarray(labels, np.uint8)
+    grid = np.array([[0, 3], [3, 5]], np.uint8)
+    return Segmentation(
+        image=np.zeros((*labels.shape, 3), np.uint8),
+        labels=labels,
+        entropy=np.zeros((2, 2), np.float32),
+        paused_after=grid,
+        patch=(labels.shape[0] / 2, labels.shape[1] / 2),
+        pause=PauseConfig.parse("3:0.5,5:0.5"),
+        seconds=0.1,
+        classes=CLASSES,
+    )
+
+
+LABELS = [[0, 0, 1, 1], [1, 1, 2, 2], [2, 2, 2, 2], [0, 1, 0, 1]]
+
+
+def test_the_mask_holds_the_ids():
+    content, kind = answers.mask(segmentation(LABELS))
+    image = Image.open(io.BytesIO(content))
+    assert kind == "image/png"
+    assert image.mode == "P"
+    assert np.array_equal(np.array(image), LABELS)
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=3, max_size=3), min_size=1, max_size=6))
+def test_run_lengths_give_the_labels_back(labels):
+    content, kind = answers.run_lengths(segmentation(labels))
+    values = json.loads(content)
+    flat = [number for number, length in values["runs"] for _ in range(length)]
+    assert kind == "application/json"
+    assert np.array_equal(np.reshape(flat, values["size"][::-1]), labels)
+    numbers = [number for number, _ in values["runs"]]
+    assert all(a != b for a, b in pairwise(numbers))
+
+
+def test_details_and_pictures():
+    result = segmentation(LABELS)
+    details = answers.details(result)
+    assert details["blocks"] == {"0": 0.25, "3": 0.5, "5": 0.25}
+    assert details["shares"] == {"a": 0.25, "b": 0.375, "c": 0.375}
+    assert (details["width"], details["height"]) == (4, 4)
+    pictures = answers.pictures(result)
+    assert list(pictures) == ["overlay", "labels", "paused", "entropy"]
+    for url in pictures.values():
+        start, data = url.split(",")
+        assert start == "data:image/png;base64"
+        assert Image.open(io.BytesIO(base64.b64decode(data))).size == (4, 4)
+
+
+def test_too_many_classes_for_a_palette():
+    result = segmentation(LABELS)
+    object.__setattr__(result, "labels", np.full((4, 4), 300))
+    with pytest.raises(ValueError, match="a palette holds 0 to 255"):
+        answers.mask(result)

@@ -1,0 +1,171 @@
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from paumer import Inference, PauseConfig, Segmentation
+from paumer.data.labels import ClassSet
+from paumer.serve.batcher import Batcher, BusyError, Job
+from paumer.serve.governor import QueueGovernor
+
+WAYS = tuple(Inference(pause=PauseConfig.parse(text)) for text in ("none", "3:0.4", "3:0.8"))
+SECONDS = (0.1, 0.06, 0.04)
+
+
+class Gate:
+    """A predictor that waits until it may go on, and keeps what it was given."""
+
+    def __init__(self):
+        self.open, self.entered, self.batches = threading.Semaphore(0), threading.Event(), []
+
+    def __call__(self, pictures, way):
+        self.batches.append(([int(p[0, 0, 0]) for p in pictures], way))
+        self.entered.set()
+        assert self.open.acquire(timeout=10)
+        return [segmented(picture, way) for picture in pictures]
+
+
+def segmented(picture, way):
+    empty = np.zeros((1, 1), np.uint8)
+    classes = ClassSet(("a",), ((0, 0, 0),))
+    found = np.zeros(picture.shape[:2], np.uint8)
+    return Segmentation(
+        picture, found, empty.astype(np.float32), empty, (8.0, 8.0), way.pause, 0.0, classes
+    )
+
+
+def job(number=0, size=(8, 8), limit=2, way=None, work=SECONDS):
+    return Job(np.full((*size, 3), number, np.uint8), size, work, limit, way)
+
+
+@pytest.fixture
+def gate():
+    return Gate()
+
+
+@pytest.fixture
+def start(gate):
+    started = []
+
+    def give(target=10.0, **options):
+        batcher = Batcher(gate, WAYS, QueueGovernor(3, target), **options)
+        batcher.start()
+        started.append(batcher)
+        return batcher
+
+    yield give
+    for _ in range(50):
+        gate.open.release()
+    for batcher in started:
+        batcher.stop()
+
+
+def first_in(batcher, gate, **options):
+    """A job that runs, so that others have to wait."""
+    future = batcher.submit(job(**options))
+    assert gate.entered.wait(10)
+    return future
+
+
+def test_alike_run_together_in_order_and_others_apart(start, gate):
+    batcher = start(batch=3)
+    first_in(batcher, gate)
+    fixed = Inference(pause=PauseConfig.parse("5:0.2"))
+    jobs = [job(1), job(2, size=(8, 16)), job(3, way=fixed), *(job(n) for n in (4, 5, 6))]
+    futures = [batcher.submit(item) for item in jobs]
+    for _ in range(6):
+        gate.open.release()
+    done = [future.result(10) for future in futures]
+    assert [numbers for numbers, _ in gate.batches] == [[0], [1, 4, 5], [2], [3], [6]]
+    assert [int(d.result.image[0, 0, 0]) for d in done] == [1, 2, 3, 4, 5, 6]
+    assert done[2].way is fixed
+    assert all(d.queued > 0 for d in done)
+
+
+def test_a_floor_is_kept_when_the_governor_hurries(start, gate):
+    batcher = start(target=1.0, headroom=2.0)
+    first_in(batcher, gate)
+    floor = [batcher.submit(job(1, limit=1, work=(0.1, 0.06, 0.06)))]
+    others = [batcher.submit(job(2)) for _ in range(11)]
+    for _ in range(13):
+        gate.open.release()
+    ways = [future.result(10).way for future in floor + others]
+    assert ways[0] == WAYS[1]
+    assert ways[1] == WAYS[2]
+
+
+def test_more_than_can_be_done_in_time_is_refused_at_once(start, gate):
+    batcher = start(target=0.4)  # Room for 0.3 s: 7 at the fastest.
+    first_in(batcher, gate)
+    while batcher.waiting < 4:
+        batcher.submit(job())
+    with pytest.raises(BusyError, match="at capacity: try again in 1 s"):
+        [batcher.submit(job()) for _ in range(4)]
+    with pytest.raises(BusyError):
+        batcher.check(SECONDS)
+    assert batcher.filled() > 0.4
+
+
+def test_the_queue_has_an_end(start, gate):
+    batcher = start(most=2)
+    first_in(batcher, gate)
+    batcher.submit(job())
+    batcher.submit(job())
+    with pytest.raises(BusyError):
+        batcher.submit(job())
+
+
+def test_an_idle_batcher_takes_any(start, gate):
+    batcher = start(target=0.01)
+    batcher.check((5.0, 5.0, 5.0))
+    gate.open.release()
+    batcher.submit(job(work=(5.0, 5.0, 5.0))).result(10)
+
+
+def test_cancelled_jobs_leave(start, gate):
+    batcher = start()
+    first = first_in(batcher, gate)
+    futures = [batcher.submit(job(n)) for n in range(1, 5)]
+    assert futures[0].cancel()
+    assert futures[2].cancel()
+    assert batcher.waiting == 2
+    assert not first.cancel()  # It runs already.
+    for _ in range(3):
+        gate.open.release()
+    futures[3].result(10)
+    assert [numbers for numbers, _ in gate.batches] == [[0], [2], [4]]
+
+
+def test_a_failure_is_its_own_only(start):
+    def run(pictures, way):
+        if pictures[0][0, 0, 0] == 1:
+            raise RuntimeError("no memory")
+        return [segmented(picture, way) for picture in pictures]
+
+    batcher = Batcher(run, WAYS, QueueGovernor(3, 1.0))
+    batcher.start()
+    wrong = batcher.submit(job(1))
+    with pytest.raises(RuntimeError, match="no memory"):
+        wrong.result(10)
+    assert batcher.submit(job(2)).result(10).way == WAYS[0]
+    batcher.stop()
+    assert not batcher.running
+
+
+def test_stopping_finishes_what_waits(start, gate):
+    batcher = start()
+    futures = [first_in(batcher, gate), *(batcher.submit(job(n)) for n in range(3))]
+    for _ in range(4):
+        gate.open.release()
+    batcher.stop()
+    assert all(future.done() for future in futures)
+
+
+def test_the_rest_of_a_running_batch_counts(gate, start):
+    batcher = start(target=10.0)
+    first_in(batcher, gate, work=(1.0, 1.0, 1.0))
+    filled = batcher.filled()
+    assert 0 < filled <= 0.1
+    time.sleep(0.05)
+    assert batcher.filled() < filled
