@@ -528,8 +528,8 @@ class ExportOptions:
 class ServeOptions:
     """What `paumer serve` answers with, and its limits."""
 
-    model: str
-    """A model directory, a training run or a hub id."""
+    model: str = BUILT_IN
+    """A model directory, a training run, a built-in name or a hub id."""
 
     host: str = "127.0.0.1"
     """Address to listen at; 0.0.0.0 lets other machines in."""

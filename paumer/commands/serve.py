@@ -6,7 +6,7 @@ from paumer.commands.console import at_least_one, pick_device, say
 from paumer.options import ServeOptions
 
 
-def serve(options: ServeOptions) -> None:
+def serve(options: ServeOptions = ServeOptions()) -> None:  # noqa: B008
     """Segment pictures for others over HTTP; a page to try it, and metrics. SIGTERM drains."""
     try:
         from paumer.serve import process, server

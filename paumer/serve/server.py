@@ -22,7 +22,6 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse
-from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paumer import __version__
@@ -111,13 +110,19 @@ def create_app(service: Service, limits: Limits | None = None) -> FastAPI:
     async def docs() -> Response:
         return HTMLResponse(_listing(app.openapi()))
 
-    async def page() -> Response:
-        return FileResponse(PAGE / "index.html")
-
     app.get("/docs", include_in_schema=False)(docs)
-    app.get("/", include_in_schema=False)(page)
-    app.mount("/page", StaticFiles(directory=PAGE))
+    for path, file in {"": PAGE / "index.html", **{f.name: f for f in PAGE.iterdir()}}.items():
+        app.get(f"/{path}", include_in_schema=False)(_sender(file))
     return app
+
+
+def _sender(file: Path) -> Callable[[], Awaitable[Response]]:
+    """An endpoint that gives a file of the page."""
+
+    async def send() -> Response:
+        return FileResponse(file)
+
+    return send
 
 
 @dataclass
@@ -265,7 +270,7 @@ class _Door:
     async def scenes(self) -> Response:
         """Drawn streets to try the service on."""
         return JSONResponse(
-            [{"name": f"street {n}", "url": f"/v1/scenes/{n}.png"} for n in range(1, SCENES + 1)]
+            [{"name": f"street {n}", "url": f"v1/scenes/{n}.png"} for n in range(1, SCENES + 1)]
         )
 
     async def scene(self, number: int) -> Response:
