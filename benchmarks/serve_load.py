@@ -5,7 +5,8 @@ python benchmarks/serve_load.py --model runs/mine --levels 0.5 2 --arrivals 100 
 
 The service runs on one core with one thread, the load comes from another one. S0 is what a picture
 takes without pausing when the service is never idle; the latency target is 8 S0. Arrivals do not
-wait for answers. The same service without pausing stands beside it. Then steps of the load, and steady load.
+wait for answers. The same service without pausing stands beside it. Then steps of the load, and
+steady load.
 """
 
 import argparse
