@@ -61,7 +61,7 @@ MODEL = {
     "curve": [*POINTS, POINTS[1] | {"name": None, "pause": "5:0.2", "miou": 0.64}],
     "blocks": 12,
     "latency_ms": 200,
-    "patch": 16,
+    "patch": [16, 16],
 }
 
 
@@ -144,7 +144,7 @@ class Stub:
 
     def status(self):
         history = [
-            {"t": 1000.0 + i, "requests": i % 5, "refused": i // 100, "queue": 0}
+            {"t": 1000.0 + i, "requests": 4 + i % 5, "refused": 4 * (i == 119), "queue": 0}
             | {"point": POINTS[i // 31]["name"], "p99": None if i < 9 else 90.0 + i}
             for i in range(120)
         ]
@@ -325,6 +325,7 @@ def settles(condition):
 
 def test_a_built_in_scene_is_segmented_at_once(open_page, stub):
     page = open_page()
+    says(page, "#model", f"street-test: 12 blocks, patches of 16 {TIMES} 16 pixels, 11 classes")
     says(page, "#message", f"morning, 96 {TIMES} 72. Pause 3:0.4: 35 ms.")
     says(page, "#time", "35 ms")
     says(page, "#saved", "30 %")
@@ -598,6 +599,9 @@ def test_the_strip_follows_the_service(open_page):
     assert page.locator("#strip .value.over").count() == 1
     assert page.locator("#strip svg").count() == 3
     assert page.locator("#strip .target").count() == 1
+    # Of the last second's eight requests four were refused: half of the bar, on top of the rest.
+    taken, refused = (page.locator(f"#strip .{kind}").last for kind in ("load", "refused"))
+    assert taken.get_attribute("height") == refused.get_attribute("height") == "22"
 
 
 def test_downloads_are_of_what_is_shown(open_page, stub):

@@ -270,10 +270,10 @@ export class Strip {
    * @param {(second: Second) => number} place
    */
   load(status, seconds, width, place) {
-    const most = Math.max(4, ...seconds.map((s) => s.requests + s.refused));
+    const most = Math.max(4, ...seconds.map((s) => s.requests));
     const step = width / SPAN;
     const bars = seconds.flatMap((second) => {
-      const tall = (44 * second.requests) / most;
+      const tall = (44 * (second.requests - second.refused)) / most;
       const more = (44 * second.refused) / most;
       const bar = { x: place(second).toFixed(1), width: Math.max(1, step - 0.8).toFixed(1) };
       return [

@@ -67,7 +67,9 @@ let pending;
 /** @type {ReturnType<typeof setInterval> | undefined} */
 let countdown;
 let repeats = 0;
-/** What to do again once the server answers; null while it does. @type {(() => void) | null} */
+/** Whether the service did not answer when last asked how it is. */
+let lost = false;
+/** What to do again once the service is back. @type {{retry: () => void, gone: boolean} | null} */
 let unheard = null;
 /** What the button does. @type {() => void} */
 let again = () => ask();
@@ -77,6 +79,7 @@ let again = () => ask();
 /** Ask for what the dial stands at, once nothing has changed for `delay` ms. */
 function ask(delay = 0) {
   newest++;
+  unheard = null;
   running.abort();
   clearTimeout(pending);
   clearInterval(countdown);
@@ -164,7 +167,7 @@ function showDial() {
 function refused(error, retry) {
   const refusal = error instanceof service.Refusal ? error : null;
   const message = error instanceof Error ? error.message : String(error);
-  unheard = refusal?.status === 0 ? retry : null;
+  unheard = refusal?.passing && refusal.wait === null ? { retry, gone: refusal.status === 0 } : null;
   again = retry;
   byId("wait").textContent = "";
   say("");
@@ -303,14 +306,24 @@ async function follow() {
       byId("totals").textContent =
         `${number(status.accepted)} accepted, ${number(status.refused)} refused, ` +
         `${number(status.queue)} waiting, ${number(status.changes)} changes of the operating point.`;
-      unheard?.();
-      unheard = null;
+      await welcome();
     } catch {
       next = 3000;
+      lost = true;
       byId("totals").textContent = "The service does not answer; still asking.";
     }
   }
   setTimeout(follow, next);
+}
+
+/** The service answers: where it was lost it may have a new target, and what failed is tried again. */
+async function welcome() {
+  if (lost) model.latency_ms = (await service.model()).latency_ms;
+  const failed = unheard && (lost || unheard.gone) ? unheard : null;
+  lost = false;
+  if (!failed) return;
+  unheard = null;
+  failed.retry();
 }
 
 // Starting.
@@ -354,7 +367,7 @@ async function start() {
   model = await awaitModel();
   trouble("");
   byId("model").textContent =
-    `${model.name}: ${model.blocks} blocks, patches of ${model.patch} pixels, ${model.classes.length} classes`;
+    `${model.name}: ${model.blocks} blocks, patches of ${model.patch.join(" × ")} pixels, ${model.classes.length} classes`;
   document.title = `paumer: ${model.name}`;
   legends.know(model.classes);
   const turned = /** @param {number} delay */ (delay) => {

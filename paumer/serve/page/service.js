@@ -7,13 +7,13 @@
  * @typedef {{name: string | null, pause: string, early_exit: boolean, miou: number | null,
  *   speed_up: number | null, latency_ms: number | null}} Point
  * @typedef {{name: string, classes: ClassOf[], points: Point[], curve: Point[], blocks: number,
- *   latency_ms: number | null, patch: number}} Model
+ *   latency_ms: number | null, patch: [number, number]}} Model
  * @typedef {{pause: string, point: string | null, early_exit: boolean, width: number,
  *   height: number, milliseconds: Record<"queue" | "compute" | "encode" | "total", number>,
  *   work: number, shares: Record<string, number>, blocks: Record<string, number>,
  *   images: Record<"overlay" | "labels" | "paused" | "entropy", string>}} Answer
  * @typedef {{t: number, requests: number, refused: number, point: string | null, queue: number,
- *   p99: number | null}} Second
+ *   p99: number | null}} Second One second; the requests refused are among the requests.
  * @typedef {{queue: number, running: number, point: string | null, pause: string,
  *   requests_per_second: number, latency_ms_p50: number | null, latency_ms_p99: number | null,
  *   accepted: number, refused: number, changes: number, history: Second[]}} Status
