@@ -73,14 +73,14 @@ def service(*words):
 
 
 async def ask(client, number, begin, **options):
-    """One request: when it was due, its seconds, status and operating point."""
-    body = PICTURES[number % len(PICTURES)]
+    """One request: when it was due, its seconds, status, operating point, and how late it left."""
+    body, late = PICTURES[number % len(PICTURES)], time.perf_counter() - begin
     try:
         response = await client.post("/v1/segment", content=body, params=options)
         status, point = response.status_code, response.headers.get("x-paumer-point")
     except httpx.TransportError as error:
         status, point = type(error).__name__, None
-    return begin, time.perf_counter() - begin, status, point
+    return begin, time.perf_counter() - begin, status, point, late
 
 
 def connect(url):
@@ -101,7 +101,7 @@ async def closed_loop(url, clients, requests, **options):
 
         begin = time.perf_counter()
         await asyncio.gather(*(one() for _ in range(clients)))
-    good = [seconds for _, seconds, status, _ in answers if status == 200]
+    good = [seconds for _, seconds, status, *_ in answers if status == 200]
     return len(good) / (time.perf_counter() - begin), statistics.median(good)
 
 
@@ -138,15 +138,16 @@ def settle(url):
 
 def summary(level, answers, target, offered, capacity, mious):
     """One level in numbers."""
-    good = sorted(seconds for _, seconds, code, _ in answers if code == 200)
-    points = [point for _, _, code, point in answers if code == 200]
+    good = sorted(seconds for _, seconds, code, *_ in answers if code == 200)
+    late = sorted(late for *_, late in answers)
+    points = [point for _, _, code, point, _ in answers if code == 200]
     known = [mious[point] for point in points if mious.get(point) is not None]
     percentiles = {
         f"p{share}_ms": 1000 * good[min(len(good) - 1, int(share / 100 * len(good)))]
         for share in (50, 95, 99)
     }
-    codes = {str(code): 0 for _, _, code, _ in answers}
-    for _, _, code, _ in answers:
+    codes = {str(code): 0 for _, _, code, *_ in answers}
+    for _, _, code, *_ in answers:
         codes[str(code)] += 1
     possible = min(offered, capacity)
     return {
@@ -154,6 +155,7 @@ def summary(level, answers, target, offered, capacity, mious):
         "arrivals": len(answers),
         **percentiles,
         "p99_over_target": percentiles["p99_ms"] / 1000 / target,
+        "tool_late_p99_ms": 1000 * late[int(0.99 * len(late))],
         "accepted": len(good) / len(answers),
         "accepted_of_possible": len(good) / len(answers) * offered / possible,
         "codes": codes,
@@ -172,9 +174,11 @@ def tell(name, row):
         f"{row['level']:4g}x {name:8} p50 {row['p50_ms']:5.0f} p95 {row['p95_ms']:5.0f} "
         f"p99 {row['p99_ms']:5.0f} ms ({row['p99_over_target']:.2f} of target) "
         f"accepted {row['accepted']:.3f} ({row['accepted_of_possible']:.2f} of possible)"
-        f"{miou} {row['codes']} {row['points']}",
+        f"{miou} {row['codes']} {row['points']} load tool late by {row['tool_late_p99_ms']:.0f} ms",
         flush=True,
     )
+    if row["tool_late_p99_ms"] > 0.1 * row["p99_ms"] / row["p99_over_target"]:
+        print("      not valid: the load tool was late by more than a tenth of the target")
 
 
 def draw(rows, path):
@@ -235,7 +239,7 @@ with service(*latency) as governed, service(*latency, "--point", unpaused) as of
         settle(governed)
         rate = lambda t: (level if 10 < t < 25 else 0.3) / s0  # noqa: B023, E731
         answers = asyncio.run(open_loop(governed, rate, until=40))
-        ends = [(t + seconds, point) for t, seconds, code, point in answers if code == 200]
+        ends = [(t + seconds, point) for t, seconds, code, point, _ in answers if code == 200]
         up = min((end for end, point in ends if end > 10 and point != first), default=None)
         slow = max((end for end, point in ends if point != first), default=None)
         told = (None if up is None else (up - 10) / s0, None if slow is None else slow - 25)

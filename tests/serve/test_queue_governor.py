@@ -45,7 +45,7 @@ def simulate(rate, until, seed, ladder=LADDER):
         now = min(coming, tick, running[2] if running else coming)
         if now == coming:
             governor.arrived(now, ladder)
-            if not running or backlog()[-1] + ladder[-1] <= 0.75 * TARGET:
+            if not running or backlog()[-1] + ladder[-1] <= 0.65 * TARGET:
                 queue.append(now)
             else:
                 refused += 1
