@@ -1,6 +1,6 @@
 """Segment a picture with and without pausing, and see where its patches paused.
 
-python examples/segment_an_image.py street.jpg --model runs/mine --pause 3:0.4,5:0.4
+python examples/segment_an_image.py street.jpg --pause 3:0.4,5:0.4
 """
 
 import argparse
@@ -8,27 +8,20 @@ from pathlib import Path
 
 import numpy as np
 
-from paumer import Predictor, build_model, load
-from paumer.data.labels import CAMVID
+from paumer import load
 from paumer.scenes.scene import scene
-
-
-def untrained() -> Predictor:
-    """A predictor that has learnt nothing: it runs like any other, and its labels mean nothing."""
-    print("no --model given: the weights are fresh, so the labels mean nothing")
-    return Predictor(build_model("vit_tiny_patch16_384", classes=CAMVID.names))
 
 
 def main() -> None:
     """Read the command line, segment the picture twice, and write what came out."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("picture", nargs="?", help="a picture (default: a drawn street)")
-    parser.add_argument("--model", help="a model directory, a training run or a hub id")
+    parser.add_argument("--model", default="street-tiny", help="built in, a directory, a hub id")
     parser.add_argument("--pause", default="3:0.4,5:0.4", help="or an operating point's name")
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder to write to")
     arguments = parser.parse_args()
 
-    predictor = load(arguments.model) if arguments.model else untrained()
+    predictor = load(arguments.model)
     picture = arguments.picture or scene(seed=7)[0]
 
     # The dial is an argument: one predictor, one set of weights, any configuration.
