@@ -23,14 +23,14 @@ setup: .venv/.installed ## make .venv and install the package with pinned versio
 	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]' | $(SHOW)
 	@touch $@
 
-demo: setup ## the speed of the paper's 13 configurations: a table and a plot in out/
-	@$(BIN)/paumer bench --pause paper --rounds 5 --json out/speed.json --csv out/speed.csv --plot out/speed.png
+demo: setup ## the built-in model at several speeds on held-out scenes: open out/report.html
+	@$(BIN)/paumer demo --out out
 
 evidence: setup ## train and measure what docs/results.md reports: hours (DATA=camvid:DIR INIT=weights)
 	@$(BIN)/python benchmarks/evidence.py --data $(DATA) $(if $(INIT),--init $(INIT))
 
 test: setup ## run the tests
-	@$(BIN)/python -m pytest -n 2 --dist worksteal
+	@$(BIN)/python -m pytest
 
 check: setup ## formatting, lint and types
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && echo "check: clean"

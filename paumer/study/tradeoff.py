@@ -62,7 +62,8 @@ def join(accuracy: Measurement, speed: Measurement) -> Measurement:
     if accuracy.pause != speed.pause:
         raise ValueError(f'"{accuracy.pause}" and "{speed.pause}" are not the same configuration')
     names = {item.name for item in fields(Measurement)} - set(_ACCURACY) - {"criterion", "pause"}
-    return replace(accuracy, **{name: getattr(speed, name) for name in names})
+    known = {name: getattr(speed, name) for name in names}
+    return replace(accuracy, **{name: value for name, value in known.items() if value is not None})
 
 
 _ACCURACY = ("miou", "miou_low", "miou_high", "pixel_accuracy", "mean_accuracy", "pictures", "data")
