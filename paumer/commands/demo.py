@@ -14,14 +14,15 @@ from paumer.commands.console import (
 )
 from paumer.disk import replace_file
 from paumer.options import DemoOptions
+from paumer.pause_config import PauseConfig
 
 if TYPE_CHECKING:
     from paumer.data.datasets import Dataset
     from paumer.predict import Inference, Predictor
     from paumer.study.tradeoff import Measurement
 
-DIALS = ("none", "3:0.4", "3:0.4,5:0.4", "3:0.4,5:0.4,7:0.4", "3:0.6,5:0.6")
-"""What is shown of a model without operating points."""
+DIALS = ("3:0.2", "3:0.4", "3:0.4,5:0.4", "3:0.4,5:0.4,7:0.4", "3:0.6,5:0.6")
+"""What is counted and timed beside the model's operating points."""
 
 
 def demo(options: DemoOptions = DemoOptions()) -> None:  # noqa: B008
@@ -39,19 +40,30 @@ def demo(options: DemoOptions = DemoOptions()) -> None:  # noqa: B008
     dataset = open_dataset(options.data, "test")
     count = min(len(dataset), at_least_one(options.pictures, "pictures"))
     places = np.linspace(0, len(dataset) - 1, count).round().astype(int).tolist()
-    named = {name: predictor.way(name, batch=4) for name in ("none", *predictor.points)}
-    if len(named) == 1:
-        named = {pause: predictor.way(pause, batch=4) for pause in DIALS}
-    found = _measure(predictor, dataset, places, named)
+    shown = _ways(predictor, "none", *predictor.points)
+    deep = [text for text in DIALS if PauseConfig.parse(text).blocks[-1] < _depth(predictor)]
+    counted = _ways(predictor, "none", *predictor.points, *deep)
+    found = _measure(predictor, dataset, places, counted)
     draw_tradeoff({options.model: list(found.values())}, options.out / "tradeoff")
     write_csv(options.out / "demo.csv", [{"point": n, **m.to_json()} for n, m in found.items()])
-    shown = places[:: max(1, len(places) // 3)][:3]
-    pictures = _draw_pictures(predictor, dataset, shown, named, options.out)
+    some = places[:: max(1, len(places) // 3)][:3]
+    pictures = _draw_pictures(predictor, dataset, some, shown, options.out)
     title = f"{options.model} on {count} held-out pictures of {dataset.name}"
     report = options.out / "report.html"
     replace_file(report, _page(title, found, pictures).encode())
     _print(title, found)
     say(f"open {report}")
+
+
+def _ways(predictor: "Predictor", *names: str) -> "dict[str, Inference]":
+    """How to run each of these; of those that run alike the first stays."""
+    ways = {name: predictor.way(name, batch=4) for name in names}
+    first = {way: name for name, way in reversed(ways.items())}
+    return {name: way for name, way in ways.items() if first[way] == name}
+
+
+def _depth(predictor: "Predictor") -> int:
+    return predictor.network.backbone.depth
 
 
 def _measure(
