@@ -26,22 +26,30 @@ def save_checkpoint(directory: Path, step: int, state: dict[str, Any], keep: int
     path = directory / f"step-{step:08d}{_SUFFIX}"
     replace_file(path, content)
     for old in list_checkpoints(directory)[keep:]:
-        old.unlink(missing_ok=True)
+        if old != path:
+            old.unlink(missing_ok=True)
     for litter in directory.glob(f".*{_SUFFIX}.*.new"):
         litter.unlink(missing_ok=True)
     return path
 
 
 def load_checkpoint(directory: Path) -> tuple[int, dict[str, Any]]:
-    """The step and state of the newest checkpoint that can be read."""
+    """The step and state of the newest checkpoint that can be read.
+
+    Raises FileNotFoundError where there is none, and ValueError where none can be read.
+    """
     problems = []
     for path in list_checkpoints(directory):
         try:
             return _read(path)
         except (SafetensorError, OSError, ValueError, KeyError) as error:
             problems.append(f"{path.name}: {error}")
-    told = f" ({'; '.join(problems)})" if problems else ""
-    raise FileNotFoundError(f'no checkpoint to go on from in "{directory}"{told}')
+    if problems:
+        raise ValueError(
+            f'no checkpoint in "{directory}" can be read ({"; ".join(problems)}): bring one back, '
+            f"or remove them to start from the beginning"
+        )
+    raise FileNotFoundError(f'there is no checkpoint in "{directory}"')
 
 
 def list_checkpoints(directory: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import signal
 import warnings
@@ -64,6 +65,7 @@ def resume(directory: Path, say: Say = lambda _: None) -> Path:
     options = read_options(directory)
     training, validation = _open(options, "train"), _open(options, "val")
     network = initial_network(replace(options, init=_offline(options.init)), training)
+    check_options(options, network)
     try:
         step, state = load_checkpoint(directory / "checkpoints")
     except FileNotFoundError:
@@ -83,10 +85,16 @@ def read_options(directory: Path) -> TrainOptions:
     if not path.is_file():
         raise FileNotFoundError(f'"{directory}" is no run directory: args.yaml is missing')
     values = yaml.safe_load(path.read_text("utf-8"))
+    if not isinstance(values, dict):
+        raise ValueError(f'"{path}" holds no options: bring back what the run was started with')
     known = {item.name for item in fields(TrainOptions)}
-    values = {name: value for name, value in values.items() if name in known}
-    values["val_pause"] = tuple(values["val_pause"])
-    return TrainOptions(**{**values, "out": directory})
+    if unknown := sorted(set(values) - known):
+        raise ValueError(f'"{path}" names options that are not known: {", ".join(unknown)}')
+    for name in ("steps", "batch", "save_every", "val_every", "lr"):
+        if not isinstance(values.get(name, 0), int | float):
+            raise ValueError(f'{name} is "{values[name]}" in "{path}": give a number')
+    pauses = values.get("val_pause", TrainOptions.val_pause)
+    return TrainOptions(**{**values, "val_pause": tuple(pauses), "out": directory})
 
 
 def initial_network(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
@@ -374,6 +382,11 @@ def check_options(options: TrainOptions, network: PausingSegmenter) -> None:
     for name in ("steps", "batch", "accumulate", "val_every", "save_every", "devices", "nodes"):
         if getattr(options, name) < 1:
             raise ValueError(f"{name} is {getattr(options, name)}: give at least 1")
+    for name in ("lr", "head_lr", "min_lr", "aux_weight", "weight_decay", "warmup", "distil"):
+        if not 0 <= getattr(options, name) < math.inf:
+            raise ValueError(f"{name} is {getattr(options, name)}: give 0 or more")
+    if options.clip is not None and not options.clip > 0:
+        raise ValueError(f"clip is {options.clip}: give a norm above 0")
     if not 0 <= options.class_weights <= 1:
         raise ValueError(
             f"class_weights is {options.class_weights:g}: give a power from 0 (all alike) to 1"
@@ -395,8 +408,6 @@ def check_options(options: TrainOptions, network: PausingSegmenter) -> None:
         raise ValueError(
             f"stages is {options.stages}: give 1 to {len(ranges)}, the number of blocks in ranges"
         )
-    if options.distil < 0:
-        raise ValueError(f"distil is {options.distil:g}: give 0 or more")
     if not options.val_pause:
         raise ValueError("val_pause is empty: name at least one configuration, such as none")
     for pause in parse_pauses(options.val_pause):

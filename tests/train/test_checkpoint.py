@@ -78,10 +78,10 @@ def test_a_damaged_newest_falls_back_to_the_one_before(tmp_path):
 
 
 def test_nothing_to_load_is_said_with_the_reason(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no checkpoint to go on from"):
+    with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
         load_checkpoint(tmp_path)
     (tmp_path / "step-00000001.safetensors").write_bytes(b"junk")
-    with pytest.raises(FileNotFoundError, match=r"step-00000001\.safetensors: "):
+    with pytest.raises(ValueError, match=r"step-00000001\.safetensors: "):
         load_checkpoint(tmp_path)
 
 
@@ -158,3 +158,10 @@ def test_the_header_is_plain_json(tmp_path):
     path = save_checkpoint(tmp_path, 3, state(3))
     with safe_open(path, "pt") as file:
         assert json.loads(file.metadata()["outline"])["dict"][0][0] == "network"
+
+
+def test_what_was_just_written_is_never_removed(tmp_path):
+    for step in (4, 6):
+        (tmp_path / f"step-{step:08d}.safetensors").write_bytes(b"junk")
+    save_checkpoint(tmp_path, 2, state(2))
+    assert load_checkpoint(tmp_path)[0] == 2

@@ -266,3 +266,33 @@ def test_mistakes_are_found_before_training(tiny, tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
         run.train(replace(tiny, out=tmp_path / "run", **change))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_not_started_over(tiny, tmp_path):
+    directory = run.train(replace(tiny, out=tmp_path / "run", steps=3))
+    for path in list_checkpoints(directory / "checkpoints"):
+        path.write_bytes(b"junk")
+    with pytest.raises(ValueError, match="can be read"):
+        run.resume(directory)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no options"),
+        ("steps: abc", 'steps is "abc"'),
+        ("stepps: 4", "not known: stepps"),
+        ("save_every: 0", "save_every is 0"),
+    ],
+)
+def test_options_edited_by_hand_are_checked(tiny, tmp_path, text, message):
+    (tmp_path / "args.yaml").write_text(f"data: {tiny.data}\n{text}\n" if text else "")
+    with pytest.raises(ValueError, match=message):
+        run.resume(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["lr", "head_lr", "aux_weight", "clip", "warmup", "min_lr"])
+def test_numbers_that_cannot_be_are_refused_before_anything_is_written(tiny, tmp_path, name):
+    with pytest.raises(ValueError, match=f"{name} is -1"):
+        run.train(replace(tiny, out=tmp_path / "run", **{name: -1}))
+    assert not (tmp_path / "run").exists()
