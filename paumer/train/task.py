@@ -95,7 +95,8 @@ class TrainTask(lightning.LightningModule):
                 raise ValueError(
                     f"the loss became {float(loss)} at step {step} (pictures "
                     f"{', '.join(batch.names)}). Earlier checkpoints are intact; "
-                    f"try a lower --lr, --clip 1, or --precision fp32"
+                    f"begin a new run from this one's model (--init RUN/model) with a lower --lr, "
+                    f"--clip 1, or --precision fp32"
                 )
             self.manual_backward(loss)
             main, aux = main + losses.main.detach() * share, aux + losses.aux.detach() * share
