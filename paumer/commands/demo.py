@@ -41,8 +41,9 @@ def demo(options: DemoOptions = DemoOptions()) -> None:  # noqa: B008
     count = min(len(dataset), at_least_one(options.pictures, "pictures"))
     places = np.linspace(0, len(dataset) - 1, count).round().astype(int).tolist()
     shown = _ways(predictor, "none", *predictor.points)
-    deep = [text for text in DIALS if PauseConfig.parse(text).blocks[-1] < _depth(predictor)]
-    counted = _ways(predictor, "none", *predictor.points, *deep)
+    depth = predictor.network.backbone.depth
+    dials = [text for text in DIALS if PauseConfig.parse(text).blocks[-1] < depth]
+    counted = _ways(predictor, "none", *predictor.points, *dials)
     found = _measure(predictor, dataset, places, counted)
     draw_tradeoff({options.model: list(found.values())}, options.out / "tradeoff")
     write_csv(options.out / "demo.csv", [{"point": n, **m.to_json()} for n, m in found.items()])
@@ -60,10 +61,6 @@ def _ways(predictor: "Predictor", *names: str) -> "dict[str, Inference]":
     ways = {name: predictor.way(name, batch=4) for name in names}
     first = {way: name for name, way in reversed(ways.items())}
     return {name: way for name, way in ways.items() if first[way] == name}
-
-
-def _depth(predictor: "Predictor") -> int:
-    return predictor.network.backbone.depth
 
 
 def _measure(
