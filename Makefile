@@ -30,7 +30,7 @@ evidence: setup ## train and measure what docs/results.md reports: hours (DATA=c
 	@$(BIN)/python benchmarks/evidence.py --data $(DATA) $(if $(INIT),--init $(INIT))
 
 test: setup ## run the tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 check: setup ## formatting, lint and types
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && echo "check: clean"

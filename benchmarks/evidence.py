@@ -3,8 +3,9 @@
     python benchmarks/evidence.py --data camvid:DIR --init deit_tiny_patch16_224.safetensors
     python benchmarks/evidence.py --data camvid:DIR --test      (once, at the very end)
 
-From one plain Segmenter three seeds each of: plain continued, paumer, random pausing. Runs lie in
-runs/evidence and go on where they stopped; each finished run's small files go to results/.
+From one plain Segmenter, trained in two legs, three seeds each of: plain continued, paumer, random
+pausing. Runs lie in runs/evidence and go on where they stopped; each finished run's small files go
+to results/. benchmarks/evidence_report.py prints what they say.
 """
 
 import argparse
@@ -25,9 +26,10 @@ parser.add_argument("--results", type=Path, default=Path("results"))
 parser.add_argument("--test", action="store_true", help="measure on the test split too")
 arguments = parser.parse_args()
 
-BASE = "segmenter"
+FIRST, BASE = "segmenter-first", "segmenter"
 KINDS = {"plain": "none", "paumer": "entropy", "random": "random"}
-EXTRA = ["3:0.5,5:0.5", "3:0.6,5:0.4", "3:0.6,5:0.6", "3:0.5,5:0.5,7:0.5", "3:0.8"]
+BEYOND = ["4:0.5", "4:0.6", "4:0.6,8:0.4", "3:0.6,5:0.4", "3:0.6,5:0.6", "4:0.7,6:0.5", "3:0.8"]
+EXIT = ["3:0.4", "4:0.4", "4:0.5", "4:0.5,7:0.5", "3:0.4,5:0.4", "3:0.4,5:0.4,7:0.4", "4:0.6,6:0.5"]
 
 
 def paumer(*words):
@@ -67,18 +69,22 @@ def leg(kind, seed):
     words = ["--init", arguments.runs / BASE / "model", "--criterion", KINDS[kind], "--seed", seed]
     train(name, "recipes/camvid-continue.yaml", *words)
     for split in ["val", "test"] if arguments.test else ["val"]:
-        grid = ["--split", split, "--grid", "paper", *EXTRA]
+        common = [name, split, "--split", split, "--grid"]
         if kind == "plain":
-            measure(name, split, "--split", split, "--grid", "none")
-        elif kind == "random":
-            measure(name, split, *grid, "--criterion", "random")
-        else:
-            measure(name, split, *grid)
-            measure(name, f"{split}-exit", *grid, "--early-exit")
-            measure(name, f"{split}-oracle", *grid, "--criterion", "oracle")
+            measure(*common, "none")
+            continue
+        measure(*common, "paper", *BEYOND, "--criterion", KINDS[kind])
+        if kind == "paumer":
+            measure(name, f"{split}-exit", "--split", split, "--grid", *EXIT, "--early-exit")
+        if kind == "paumer" and seed == 0:
+            how = ["--grid", "paper", "--criterion", "oracle"]
+            measure(name, f"{split}-oracle", "--split", split, *how)
 
 
-train(BASE, "recipes/camvid-segmenter.yaml", "--init", arguments.init)
+if not (arguments.runs / BASE / "args.yaml").exists():
+    train(FIRST, "recipes/camvid-segmenter.yaml", "--init", arguments.init)
+first = arguments.runs / FIRST / "model"
+train(BASE, "recipes/camvid-segmenter-large.yaml", "--init", first)
 measure(BASE, "val", "--split", "val", "--grid", "none")
 with ThreadPoolExecutor(arguments.jobs) as pool:
     legs = [pool.submit(leg, kind, seed) for seed in range(arguments.seeds) for kind in KINDS]

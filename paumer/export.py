@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -98,7 +98,7 @@ class _Dial(nn.Module):
         walk, done = model.start(images), 0
         for place, block in enumerate(self.blocks):
             walk = model.advance(walk, done, block)
-            count = int(kept[place].item())
+            count = cast(int, kept[place].item())  # int() would ask for its value now.
             torch._check(count >= 1)
             torch._check(count <= walk.places.shape[1])
             (walk,) = model.pause(walk, block, count, entropy)
@@ -135,7 +135,6 @@ def export_onnx(
         module = _Dial(model, info.blocks, early_exit)
         start = torch.tensor(info.kept(PauseConfig(tuple((b, 0.3) for b in info.blocks))))
         inputs, shapes = (images, start), {"images": {0: batch}, "kept": None}
-    # The exporter prints the whole graph when its first way of tracing does not do.
     with _only_errors("onnx_ir"), redirect_stderr(io.StringIO()):
         program = torch.onnx.export(
             module.eval(),

@@ -3,6 +3,7 @@
 import functools
 import importlib
 import os
+import socket
 import sys
 
 import beartype.typing  # noqa: F401 (named in the hook below)
@@ -185,3 +186,28 @@ def plain_table():
         return CostTable(patches=patches, prefix=prefix, depth=depth, **{**values, **other})
 
     return make
+
+
+@pytest.fixture
+def two_processes():
+    """A function that calls another in two processes, placed as torchrun would place them."""
+
+    def give(work):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        children = []
+        for rank in range(2):
+            children.append(os.fork())
+            if children[-1] == 0:
+                os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+                os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+                os.environ |= {"TORCHELASTIC_RUN_ID": "test", "LOCAL_WORLD_SIZE": "2"}
+                try:
+                    work()
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+        assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+
+    return give

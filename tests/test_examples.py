@@ -70,10 +70,10 @@ def model(tmp_path_factory):
     return place
 
 
-def test_segment_an_image(model, tmp_path):
+def test_segment_an_image(model, run_here, tmp_path):
     write_image(tmp_path / "corner.png", scene(3, (128, 96))[0])
-    said = run(
-        "segment_an_image.py", tmp_path, "corner.png", "--model", model, "--pause", "3:0.5,5:0.5"
+    said = run_here(
+        "segment_an_image.py", "corner.png", "--model", model, "--pause", "3:0.5,5:0.5"
     )
     # Of 48 patches 24 pause after block 3, 12 after block 5, and 12 go through all eight.
     assert "3:0.5,5:0.5: 75% of the patches paused" in said
@@ -131,10 +131,10 @@ def test_train_on_your_folder_describes_a_folder_once(tmp_path):
 QUICK = ("--data", "scenes:2@96x64", "--most", 3, "--rounds", 1)
 
 
-def test_choose_for_a_budget(trained, tmp_path):
+def test_choose_for_a_budget(trained, run_here, tmp_path):
     model = tmp_path / "mine"
     shutil.copytree(trained[1] / "runs/example/model", model)
-    said = run("choose_for_a_budget.py", tmp_path, "--model", model, *QUICK, "--latency-ms", 1e6)
+    said = run_here("choose_for_a_budget.py", "--model", model, *QUICK, "--latency-ms", 1e6)
     points = read_points(model)
     assert set(points) == {"accurate", "balanced", "fast", "chosen"}
     assert points["chosen"].latency_ms < 1e6
@@ -156,8 +156,8 @@ def test_choose_for_a_budget_names_nothing_that_misses_it(model, run_here, tmp_p
     assert set(read_points(tmp_path / "mine")) == {"fast"}
 
 
-def test_pause_your_own_vit(tmp_path):
-    said = run("pause_your_own_vit.py", tmp_path, "--backbone", "test_vit", "--rounds", 1)
+def test_pause_your_own_vit(run_here):
+    said = run_here("pause_your_own_vit.py", "--backbone", "test_vit", "--rounds", 1)
     assert "bit for bit: True" in said
     assert re.search(r"3:0.4,5:0.4: tokens of shape \(2, \d+, 64\)", said)
     assert re.search(r"\d\.\d\dx as fast", said)

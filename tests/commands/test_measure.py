@@ -1,6 +1,5 @@
 import csv
 import json
-import os
 import sys
 
 import numpy as np
@@ -81,22 +80,11 @@ def test_evaluate_averages_scales_and_mirror_images(model, data, tmp_path):
     assert plain != many
 
 
-def test_processes_of_torchrun_count_as_one(model, data, tmp_path):
+def test_processes_of_torchrun_count_as_one(model, data, tmp_path, two_processes):
     command = ["evaluate", "--model", model, "--data", data, "--pause", "none", "2:0.5"]
     command += ["--batch", "1", "--threads", "1"]
     run(*command, "--json", tmp_path / "one.json")
-    children = []
-    for rank in range(2):
-        children.append(os.fork())
-        if children[-1] == 0:
-            place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-            os.environ |= place | {"MASTER_PORT": "29617"}
-            try:
-                run(*command, "--json", tmp_path / "two.json")
-                os._exit(0)
-            finally:
-                os._exit(1)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+    two_processes(lambda: run(*command, "--json", tmp_path / "two.json"))
     one, two = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("one", "two"))
     assert one == two
 

@@ -255,17 +255,18 @@ def test_torch_loads_it(tmp_path):
 
 class TestJoined:
     def test_one_after_the_other(self):
-        both = open_dataset("scenes:2@64x48+scenes:3@32x24", "val")
+        both = open_dataset("scenes:1@64x48+scenes:2@32x24", "val")
         assert isinstance(both, Dataset)
-        assert len(both) == len(list(both)) == 5
-        assert [sample.image.shape[1] for sample in both] == [64, 64, 32, 32, 32]
+        assert len(both) == 3
+        samples = list(both)
+        assert [sample.image.shape[1] for sample in samples] == [64, 32, 32]
         assert both.name == "scenes@64x48+scenes@32x24"
         assert both.class_set == CAMVID
-        assert both.files(4) is None
+        assert both.files(2) is None
         assert available_splits("scenes:2+scenes:3") == ("train", "val", "test")
-        assert both[-1].name == both[4].name
+        assert both[-1].name == samples[2].name
         with pytest.raises(IndexError):
-            both[5]
+            both[3]
 
     def test_files_are_found_and_classes_must_agree(self, tmp_path):
         folder = tmp_path / "with+plus"

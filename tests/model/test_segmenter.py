@@ -426,7 +426,7 @@ def test_it_exports_and_says_the_same(fixed, text, early_exit):
         assert torch.allclose(exported(-images), model(-images), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(("text", "early_exit"), FIXED)
+@pytest.mark.parametrize(("text", "early_exit"), FIXED[-2:])
 def test_it_compiles_without_a_graph_break(fixed, text, early_exit):
     _compare_compiled(fixed(text, early_exit), "aot_eager")
 

@@ -3,8 +3,6 @@ import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
@@ -146,25 +144,12 @@ def test_sigterm_saves_and_says_how_to_go_on(tiny, whole, tmp_path, monkeypatch,
     assert_equal(tensors(run.resume(out)), tensors(whole))
 
 
-def test_two_processes_do_what_one_does(tiny, tmp_path):
+def test_two_processes_do_what_one_does(tiny, tmp_path, two_processes):
     plain = replace(
         tiny, drop_path=0.0, dropout=0.0, steps=5, criterion="random", optimizer="sgd", lr=1e-3
     )
     one = run.train(replace(plain, out=tmp_path / "one"))
-    arguments = ["--data", plain.data, "--backbone", "test_vit", "--init", "none"]
-    arguments += ["--ranges", plain.ranges, "--crop", "32", "--batch", "4", "--steps", "5"]
-    arguments += ["--val-pause", "none", "2:0.5", "--val-pictures", "2", "--workers", "0"]
-    arguments += ["--drop-path", "0", "--dropout", "0", "--lr", "0.001", "--accelerator", "cpu"]
-    arguments += ["--optimizer", "sgd"]
-    arguments += ["--criterion", "random", "--devices", "2", "--out", str(tmp_path / "two")]
-    done = subprocess.run(
-        [sys.executable, "-m", "paumer", "train", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
+    two_processes(lambda: run.train(replace(plain, devices=2, out=tmp_path / "two")))
     first, second = tensors(one), tensors(tmp_path / "two")
     for name, value in first.items():
         assert torch.allclose(value, second[name], atol=1e-5), name
