@@ -62,8 +62,7 @@ def full_labels(passes: Sequence[Pass]) -> UInt8[Tensor, "h w"] | Int[Tensor, "h
         for top in range(0, height, STRIP):
             rows = slice(top, top + STRIP)
             strips = [
-                _strip(values, down[rows], matrix)
-                for (values, matrix), (_, down, _) in zip(tiles, passes, strict=True)
+                _strip(tile, down[rows]) for tile, (_, down, _) in zip(tiles, passes, strict=True)
             ]
             best = (
                 sum((strip.softmax(1) for strip in strips[1:]), strips[0].softmax(1))
@@ -76,19 +75,18 @@ def full_labels(passes: Sequence[Pass]) -> UInt8[Tensor, "h w"] | Int[Tensor, "h
 
 def _tile(
     coarse: Float[Tensor, "classes gh gw"], across: Float[Tensor, "w gw"]
-) -> tuple[Float[Tensor, "gh classes u"], Float[Tensor, "w u"]]:
-    """What of the coarse logits some columns need, rows first, and how they make them."""
+) -> Float[Tensor, "gh classes w"]:
+    """The coarse logits' rows, enlarged to some columns: few enough to do before the rows."""
     matrix, used = _used_columns(across)
-    return coarse[:, :, used].permute(1, 0, 2), matrix
+    return coarse[:, :, used].permute(1, 0, 2) @ matrix.T
 
 
 def _strip(
-    values: Float[Tensor, "gh classes u"], down: Float[Tensor, "r gh"], across: Float[Tensor, "w u"]
+    tile: Float[Tensor, "gh classes w"], down: Float[Tensor, "r gh"]
 ) -> Float[Tensor, "r classes w"]:
     """The logits of some rows of a tile."""
     matrix, needed = _used_columns(down)
-    part = matrix @ values[needed].flatten(1)
-    return part.view(len(part), values.shape[1], -1) @ across.T
+    return (matrix @ tile[needed].flatten(1)).view(len(down), *tile.shape[1:])
 
 
 def full_logits(
