@@ -12,7 +12,7 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
-os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 torch.set_num_threads(1)
 # Methods are checked one by one, where "Self" has no meaning yet: anything passes for it.
 install_import_hook(
@@ -28,6 +28,16 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("paumer")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_tables():
+    """Cost tables of a few rounds: here only their form matters."""
+    from paumer.study import cost
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cost, "ROUNDS", 2)
+        yield
 
 
 def enliven(module, seed=0):

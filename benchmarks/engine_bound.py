@@ -1,0 +1,43 @@
+"""How much faster any engine could be: what the network reaches of a core's best arithmetic.
+
+python benchmarks/engine_bound.py
+
+The best is that of large square matrix products, timed in turns with the network; softmax, norms
+and activations count as nothing, so no fp32 engine can gain more than the last line says.
+"""
+
+import argparse
+import time
+
+import torch
+
+from paumer import PauseConfig, build_model
+
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("--backbone", default="vit_tiny_patch16_384")
+parser.add_argument("--rounds", type=int, default=20)
+arguments = parser.parse_args()
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+network = build_model(arguments.backbone, "mask", 19, image_size=512).eval()
+picture = torch.randn(1, 3, 512, 512)
+pauses = [PauseConfig.parse(text) for text in ("none", "3:0.4", "3:0.4,5:0.4,7:0.4")]
+left, right = torch.randn(2, 1536, 1536)
+work = {"matrix product": (1536**3, lambda: left @ right)}
+for pause in pauses:
+    macs = network.multiply_adds((512, 512), pause)
+    work[str(pause)] = macs, lambda pause=pause: network(picture, pause, full_size=False)
+
+best = dict.fromkeys(work, float("inf"))
+with torch.inference_mode():
+    for _ in range(arguments.rounds + 2):
+        for name, (_, run) in work.items():
+            begin = time.perf_counter()
+            run()
+            best[name] = min(best[name], time.perf_counter() - begin)
+rates = {name: macs / best[name] / 1e9 for name, (macs, _) in work.items()}
+for name, rate in rates.items():
+    print(f"{name}: {rate:.1f} billion multiply-adds a second")
+for pause in pauses:
+    print(f"{pause}: at most {rates['matrix product'] / rates[str(pause)]:.2f}x as fast in fp32")
