@@ -118,7 +118,7 @@ class ExportedEngine:
     def _session(
         self, size: tuple[int, int], pause: PauseConfig, early_exit: bool
     ) -> tuple[ExportInfo, Runner]:
-        usual = [block for block in (3, 5, 7) if block < self.network.backbone.depth]
+        usual = [block for block in (3, 5, 7) if block < self.network.pausing_depth]
         blocks = tuple(usual if set(pause.blocks) <= set(usual) else pause.blocks)
         key = (size, blocks if pause else "none", early_exit)
         if key not in self._open:

@@ -230,6 +230,10 @@ class TrainOptions:
     distil: float = 0.0
     """Weight of a loss that draws the paused prediction to the network's own unpaused one."""
 
+    rejoin: int | None = None
+    """Run this block and those after it on all patches, paused ones too, such as 12 for the last
+    of 12 (default: paused patches go straight to the decoder)."""
+
     learn: Literal["all", "aux", "block-heads"] = "all"
     """What learns: all, the shared auxiliary head alone, or a head of its own for every block."""
 

@@ -101,10 +101,11 @@ def sweep(options: SweepOptions) -> None:
     from paumer.study.tradeoff import join, per_picture
 
     predictor, dataset, places = _open(options)
-    depth = predictor.network.backbone.depth
-    pauses = grid(spell_points(options.grid, predictor.points, options.early_exit), depth)
+    network = predictor.network
+    names = spell_points(options.grid, predictor.points, options.early_exit)
+    pauses = grid(names, network.pausing_depth)
     for pause in pauses:
-        pause.check(depth, options.early_exit)
+        network.check(pause, options.early_exit and bool(pause))
     ways = [_way(pause, options.early_exit, options.batch) for pause in pauses]
     # What timing needs is made before hours of counting, so that a mistake shows at once.
     settings = SpeedSettings(threads=options.threads, early_exit=options.early_exit)
@@ -112,7 +113,7 @@ def sweep(options: SweepOptions) -> None:
     windows = predictor.windows(dataset[0].labels.shape, ways[0])
     if options.speed == "measure":
         for pause in pauses:
-            predictor.network.multiply_adds((images.shape[2], images.shape[3]), pause, True)
+            network.multiply_adds((images.shape[2], images.shape[3]), pause, options.early_exit)
     task = Sweep(predictor, dataset, ways, options.out, options.criterion, places)
     shard = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     with progress_bar(f"{len(ways)} configurations") as update:
@@ -259,8 +260,8 @@ def _ways(predictor: "Predictor", options: EvaluateOptions) -> "list[Inference]"
             found.append(predictor.way(text, **how))
             continue
         for pause in parse_pauses([text]):
-            pause.check(predictor.network.backbone.depth, options.early_exit)
             early_exit = options.early_exit and bool(pause)
+            predictor.network.check(pause, early_exit)
             found.append(predictor.way(pause, early_exit=early_exit, **how))
     return list(dict.fromkeys(found))
 

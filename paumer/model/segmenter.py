@@ -50,12 +50,16 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Pictures on their way through the encoder, equally many patches of each still active."""
+    """Pictures on their way through the encoder, equally many patches of each still active.
+
+    ``table`` is the rotary table of the active patches, ``whole_table`` that of all.
+    """
 
     tokens: Float[Tensor, "b t d"]
     places: Int[Tensor, "b n"]
     table: Tensor | None
     stages: tuple[Stage, ...] = ()
+    whole_table: Tensor | None = None
 
     @property
     def pictures(self) -> Int[Tensor, " b"]:
@@ -79,10 +83,26 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         config: ModelConfig | None = None,
     ) -> None:
         super().__init__()
+        rejoin, depth = config and config.rejoin, backbone.depth
+        if rejoin is not None and rejoin not in range(3, depth + 1):
+            raise ValueError(
+                f"paused patches cannot come back before block {rejoin}: this backbone has {depth} "
+                f"blocks, and the first two cannot spare anything; give 3 to {depth}"
+            )
         self.backbone = backbone
         self.decoder = decoder
         self.aux_head = aux_head
         self.config = config
+
+    @property
+    def rejoin(self) -> int | None:
+        """The block before which paused patches come back, if not only in the decoder."""
+        return self.config.rejoin if self.config else None
+
+    @property
+    def pausing_depth(self) -> int:
+        """How many blocks run on active patches alone; a pause spares work before the last."""
+        return self.rejoin - 1 if self.rejoin else self.backbone.depth
 
     def forward(
         self,
@@ -161,10 +181,16 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         tokens, table = self.backbone.embed(images)
         batch, patches = tokens.shape[0], tokens.shape[1] - self.backbone.prefix
         places = torch.arange(batch * patches, device=tokens.device).view(batch, patches)
-        return Walk(tokens, places, table)
+        return Walk(tokens, places, table, whole_table=table)
 
     def advance(self, walk: Walk, done: int, until: int) -> Walk:
         """The walk after block ``until``, when block ``done`` was the last one run."""
+        if self.rejoin and walk.stages and done < self.rejoin <= until:
+            walk, done = self._run(walk, done, self.rejoin - 1), self.rejoin - 1
+            walk = replace(walk, tokens=self.assemble(walk), table=walk.whole_table)
+        return self._run(walk, done, until)
+
+    def _run(self, walk: Walk, done: int, until: int) -> Walk:
         tokens = walk.tokens
         for number in range(done + 1, until + 1):
             tokens = self.backbone.run_block(number, tokens, walk.table)
@@ -187,7 +213,8 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
             rows = pausing.rows_of(kept, part.tokens.shape[1], prefix)
             stage = Stage(block, part.tokens, part.places, some, scores, kept, rows)
             walks.append(
-                Walk(
+                replace(
+                    part,
                     tokens=pausing.pause(part.tokens, rows),
                     places=part.places.gather(1, kept),
                     table=None if part.table is None else gather_table(part.table, kept),
@@ -196,11 +223,15 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
             )
         return walks
 
+    def assemble(self, walk: Walk) -> Float[Tensor, "b t d"]:
+        """All tokens of a walk's pictures in their first order, paused ones as they stood."""
+        return pausing.assemble(walk.tokens, [(stage.tokens, stage.rows) for stage in walk.stages])
+
     def finish(
         self, walks: Sequence[Walk], grid: tuple[int, int], early_exit: bool = False
     ) -> Prediction:
         """The coarse prediction of walks that went through all blocks, in the pictures' order."""
-        parts = [self._exit(walk) if early_exit else self._assemble(walk) for walk in walks]
+        parts = [self._exit(w) if early_exit else self._tokens(w) for w in walks]
         whole = parts[0]
         if len(walks) > 1:
             order = torch.cat([walk.pictures for walk in walks]).argsort()
@@ -216,8 +247,8 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         height, width = self.backbone.patch
         return images.shape[2] // height, images.shape[3] // width
 
-    def _assemble(self, walk: Walk) -> Float[Tensor, "b t d"]:
-        return pausing.assemble(walk.tokens, [(stage.tokens, stage.rows) for stage in walk.stages])
+    def _tokens(self, walk: Walk) -> Float[Tensor, "b t d"]:
+        return walk.tokens if self.rejoin else self.assemble(walk)
 
     def _exit(self, walk: Walk) -> Float[Tensor, "b n classes"]:
         # Log-probabilities, because the two heads' raw logits have different scales.
@@ -232,7 +263,7 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
 
     def check(self, pause: PauseConfig, early_exit: bool) -> None:
         """Raise unless this network can pause like this."""
-        pause.check(self.backbone.depth, early_exit)
+        pause.check(self.backbone.depth, early_exit, self.rejoin)
         if early_exit and not isinstance(self.decoder, TokenDecoder):
             raise ValueError(
                 f"early exit is not possible with {type(self.decoder).__name__}: it convolves over "
@@ -247,7 +278,7 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
 
         Counted as usual: convolutions, linear layers and attention products, not upsampling.
         """
-        pause.check(self.backbone.depth, early_exit)
+        self.check(pause, early_exit)
         down, across = (-(-s // p) for s, p in zip(size, self.backbone.patch, strict=True))
         patches = down * across
         active, total = patches, self.backbone.multiply_adds_embed(patches)
@@ -256,6 +287,8 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
             raise ValueError(f'the cost of "{pause}" depends on the picture: give shares')
         head = sum(m.weight.numel() for m in self.aux_head.modules() if isinstance(m, nn.Linear))
         for number in range(1, self.backbone.depth + 1):
+            if number == self.rejoin:
+                active = patches
             total += self.backbone.multiply_adds_block(number, active + self.backbone.prefix)
             if isinstance(share := shares.get(number), float):
                 total += (active + self.backbone.prefix) * head
@@ -356,6 +389,7 @@ def build_model(
     image_size: int | tuple[int, int] | None = None,
     weights: bool | str | Path = False,
     drop_path: float = 0.0,
+    rejoin: int | None = None,
     **decoder_options: Any,
 ) -> PausingSegmenter:
     """A pausing segmenter around the timm ViT of that name.
@@ -363,6 +397,7 @@ def build_model(
     ``classes`` are their names or just how many. ``weights`` initialises the backbone: True for
     timm's own by download, or a local safetensors file. ``image_size`` is what the position
     embeddings are stored for (default: the backbone's own); pictures of any size still run.
+    ``rejoin`` is the block before which paused patches come back (default: in the decoder).
     """
     names = [f"class {i}" for i in range(classes)] if isinstance(classes, int) else classes
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
@@ -378,6 +413,7 @@ def build_model(
         mean=mean,
         std=std,
         drop_path=drop_path,
+        rejoin=rejoin,
     )
     return PausingSegmenter._around(part, config)
 
@@ -409,4 +445,10 @@ def _select(walk: Walk, pictures: Int[Tensor, " g"]) -> Walk:
     table = walk.table
     if table is not None and table.dim() == 4:
         table = table[pictures]
-    return Walk(walk.tokens[pictures], walk.places[pictures], table, tuple(stages))
+    return replace(
+        walk,
+        tokens=walk.tokens[pictures],
+        places=walk.places[pictures],
+        table=table,
+        stages=tuple(stages),
+    )

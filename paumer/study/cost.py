@@ -59,10 +59,12 @@ class CostTable:
     assembling: Ladder
     windows: int = 1
     """Into how many windows a picture is cut; the times are those of a batch of windows."""
+    rejoin: int | None = None
+    """The block before which paused patches come back, if not only in the decoder."""
 
     def seconds(self, pause: PauseConfig, early_exit: bool = False) -> float:
         """The predicted time of one batch."""
-        pause.check(self.depth, early_exit)
+        pause.check(self.depth, early_exit, self.rejoin)
         active, going_on = self.patches, {}
         for block, share in pause.stages:
             if isinstance(share, Threshold):
@@ -74,6 +76,8 @@ class CostTable:
         """The predicted time of one batch when so many patches go on after some blocks."""
         active, total = self.patches, self.embed + self.upsampling
         for number in range(1, self.depth + 1):
+            if number == self.rejoin:
+                active = self.patches
             total += between(self.block, active + self.prefix)
             if number in going_on:
                 total += between(self.pausing, active)
@@ -149,6 +153,7 @@ def measure_cost(
         decoder=steps("decoder"),
         pausing=steps("pausing"),
         assembling=steps("assembling"),
+        rejoin=model.rejoin,
     )
 
 
@@ -216,7 +221,8 @@ def cached_cost(
     name = hashlib.blake2b(json.dumps(shape, sort_keys=True).encode(), digest_size=8).hexdigest()
     path = directory / f"cost-{name}.json"
     try:
-        return CostTable.from_json(json.loads(path.read_text("utf-8")))
+        table = CostTable.from_json(json.loads(path.read_text("utf-8")))
+        return replace(table, rejoin=model.rejoin)  # Changes no part's time.
     except (OSError, ValueError, TypeError, KeyError):
         table = measure_cost(model, images, settings, progress)
     with suppress(OSError):  # A cache that cannot be written costs time, not results.

@@ -22,7 +22,10 @@ def entropy(logits, place):
 
 
 def segment(model, images, stages=(), score=entropy, early_exit=False):
-    """Full-size logits of each picture, and after which block each patch paused (0 = never)."""
+    """Full-size logits of each picture, and after which block each patch paused (0 = never).
+
+    Beyond the paper: from block ``model.rejoin`` on everyone is active again.
+    """
     results = [
         _segment_one(model, image, stages, score, early_exit, number)
         for number, image in enumerate(images)
@@ -38,6 +41,8 @@ def _segment_one(model, image, stages, score, early_exit, number):
     exits = {}
     amounts = dict(stages)
     for block in range(1, len(vit.blocks) + 1):
+        if block == model.rejoin:
+            active = list(range(len(patches)))
         tokens = torch.stack([*heads, *(patches[place] for place in active)])[None]
         if turns is None:
             tokens = vit.blocks[block - 1](tokens)[0]

@@ -464,3 +464,17 @@ def test_a_configuration_is_a_value():
     assert config == replace(config)
     assert ModelConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
     assert replace(config, norm_eps=1e-3) != config
+    assert replace(config, rejoin=4) != config
+
+
+def test_options_are_kept_and_old_directories_have_none(lively, tmp_path):
+    build_model("test_vit", classes=2, rejoin=5).save_pretrained(tmp_path / "new")
+    assert PausingSegmenter.from_pretrained(tmp_path / "new").rejoin == 5
+    file = tmp_path / "new/config.json"
+    values = json.loads(file.read_text())
+    del values["rejoin"]
+    file.write_text(json.dumps(values))
+    assert PausingSegmenter.from_pretrained(tmp_path / "new").rejoin is None
+    file.write_text(json.dumps({**values, "rejoin": 9}))
+    with pytest.raises(ValueError, match="before block 9: this backbone has 6 blocks"):
+        PausingSegmenter.from_pretrained(tmp_path / "new")
