@@ -478,7 +478,7 @@ def test_options_are_kept_and_old_directories_have_none(lively, tmp_path):
     old = PausingSegmenter.from_pretrained(tmp_path / "new")
     assert (old.rejoin, old.context) == (None, False)
     file.write_text(json.dumps({**values, "context": 1}))
-    with pytest.raises(ValueError, match="cannot read .*config.json"):
+    with pytest.raises(ValueError, match="cannot read"):
         PausingSegmenter.from_pretrained(tmp_path / "new")
     file.write_text(json.dumps({**values, "rejoin": 9}))
     with pytest.raises(ValueError, match="before block 9: this backbone has 6 blocks"):
