@@ -311,13 +311,17 @@ def _describe(
         raise ValueError(
             f"a size of {size[1]}x{size[0]} is not made of whole patches of {patch[1]}x{patch[0]}"
         )
-    depth = model.backbone.depth
     if pause is not None:
-        pause.check(depth, early_exit)
+        model.check(pause, early_exit)
         if any(isinstance(amount, Threshold) for _, amount in pause.stages):
             raise ValueError(f'an exported file takes shares, not thresholds ("{pause}")')
     else:
-        PauseConfig(tuple((block, 0.5) for block in blocks)).check(depth, early_exit)
+        model.check(PauseConfig(tuple((block, 0.5) for block in blocks)), early_exit)
+        if model.context:
+            raise ValueError(
+                "one file cannot serve all configurations of a model with a context, because how "
+                "many means go on depends on where patches pause: give one (--pause)"
+            )
     assert isinstance(model.config, ModelConfig)
     return ExportInfo(
         config=model.config.to_json(),

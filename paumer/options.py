@@ -230,6 +230,13 @@ class TrainOptions:
     distil: float = 0.0
     """Weight of a loss that draws the paused prediction to the network's own unpaused one."""
 
+    rejoin: int | None = None
+    """Run this block and those after it on all patches, paused ones too, such as 12 for the last
+    of 12 (default: paused patches go straight to the decoder)."""
+
+    context: bool = False
+    """After a pause the mean of the patches that paused goes on with the active ones."""
+
     learn: Literal["all", "aux", "block-heads"] = "all"
     """What learns: all, the shared auxiliary head alone, or a head of its own for every block."""
 
@@ -491,6 +498,30 @@ class TuneOptions:
 
     out: Path | None = None
     """Folder for counts and results (default: tune in the model's folder)."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions:
+    """What `paumer calibrate` fits temperatures of early exit on."""
+
+    model: str
+    """A model directory or a training run; the temperatures are written there."""
+
+    data: str = "scenes"
+    """scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, a data.yaml, or several joined by +."""
+
+    split: Literal["train", "val", "test"] = "val"
+    """Pictures to fit on."""
+
+    pictures: int | None = 50
+    """Fit on this many pictures only, spread over the split."""
+
+    threads: int | None = None
+    """CPU threads (default: torch's)."""
+
+    device: str = "auto"
+    """cpu, cuda, or auto."""
 
 
 @Parameter(name="*")

@@ -112,13 +112,26 @@ class PauseConfig:
             blocks = sorted(dice.sample(sorted(ranges), dice.randint(1, most)))
         return cls(tuple((block, dice.uniform(*ranges[block])) for block in blocks))
 
-    def check(self, depth: int, early_exit: bool = False) -> None:
-        """Raise unless a backbone of ``depth`` blocks can pause like this."""
+    def check(self, depth: int, early_exit: bool = False, rejoin: int | None = None) -> None:
+        """Raise unless a backbone of ``depth`` blocks can pause like this.
+
+        ``rejoin`` is the block before which paused patches come back, if they do.
+        """
+        if rejoin and early_exit:
+            raise ValueError(
+                f"early exit is not possible with this model: its paused patches come back before "
+                f"block {rejoin}, so none of them leaves early"
+            )
         for block in self.blocks:
             if block > depth:
                 raise ValueError(
                     f"cannot pause after block {block}: this backbone has {depth} blocks "
                     f'(pause configuration "{self}")'
+                )
+            if rejoin and block >= rejoin - 1:
+                raise ValueError(
+                    f"pausing after block {block} spares nothing: this model's paused patches come "
+                    f'back before block {rejoin} (pause configuration "{self}")'
                 )
             if block == depth and not early_exit:
                 raise ValueError(

@@ -72,9 +72,7 @@ def model(tmp_path_factory):
 
 def test_segment_an_image(model, run_here, tmp_path):
     write_image(tmp_path / "corner.png", scene(3, (128, 96))[0])
-    said = run_here(
-        "segment_an_image.py", "corner.png", "--model", model, "--pause", "3:0.5,5:0.5"
-    )
+    said = run_here("segment_an_image.py", "corner.png", "--model", model, "--pause", "3:0.5,5:0.5")
     # Of 48 patches 24 pause after block 3, 12 after block 5, and 12 go through all eight.
     assert "3:0.5,5:0.5: 75% of the patches paused" in said
     assert f"went through {(24 * 3 + 12 * 5 + 12 * 8) / 48:.1f} of 8 blocks" in said

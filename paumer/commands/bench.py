@@ -36,7 +36,7 @@ def bench(options: BenchOptions = BenchOptions()) -> None:  # noqa: B008
     device = torch.device(pick_device(options.device))
     model.to(device).eval()
     for pause in pauses:
-        pause.check(model.backbone.depth, options.early_exit)
+        model.check(pause, options.early_exit and bool(pause))
     settings = SpeedSettings(
         rounds=options.rounds,
         warmup=options.warmup,

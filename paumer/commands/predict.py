@@ -60,7 +60,7 @@ def _inference(predictor: "Predictor", options: PredictOptions) -> "Inference":
     if options.early_exit:
         how["early_exit"] = True
     way = predictor.way(options.pause, **how)
-    way.pause.check(predictor.network.backbone.depth, way.early_exit)
+    predictor.network.check(way.pause, way.early_exit)
     return way
 
 

@@ -300,14 +300,14 @@ def blocks(
     images = torch.randn(at_least_one(batch, "batch"), 3, height, width, device=where)
     with progress_bar("timing parts") as update:
         table = cached_cost(network, images, SpeedSettings(threads=threads), progress=update)
-    found = [table.predict(pause) for pause in count(network.backbone.depth, share)]
+    found = [table.predict(pause) for pause in count(network.pausing_depth, share)]
     speeds: dict[int, list[float]] = {}
     for item in found:
         assert item.images_per_second
         speeds.setdefault(len(item.pause.stages), []).append(item.images_per_second)
     lines = {}
     for chosen in ((3, 5, 7), (4, 7, 10)):
-        if chosen[-1] < network.backbone.depth:
+        if chosen[-1] < network.pausing_depth:
             steps = [PauseConfig(tuple((b, share) for b in chosen[:k])) for k in (1, 2, 3)]
             points = [(k, table.predict(p).images_per_second) for k, p in enumerate(steps, 1)]
             lines[", ".join(map(str, chosen))] = [(k, speed or 0.0) for k, speed in points]

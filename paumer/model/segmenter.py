@@ -14,7 +14,13 @@ from torch.nn import functional as F
 from paumer import pausing
 from paumer.criteria import Criterion, entropy
 from paumer.model import weights as files
-from paumer.model.backbone import Backbone, create_backbone, gather_table, normalisation
+from paumer.model.backbone import (
+    Backbone,
+    create_backbone,
+    extend_table,
+    gather_table,
+    normalisation,
+)
 from paumer.model.decoders import Decoder, TokenDecoder, create_decoder, to_grid, upsample
 from paumer.model.weights import ModelConfig
 from paumer.pause_config import Amount, PauseConfig, Threshold
@@ -50,12 +56,18 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Pictures on their way through the encoder, equally many patches of each still active."""
+    """Pictures on their way through the encoder, equally many patches of each still active.
+
+    ``table`` is the rotary table of the active patches, ``whole_table`` that of all. ``means`` go
+    through the blocks too, one for each pause, where the network has a context.
+    """
 
     tokens: Float[Tensor, "b t d"]
     places: Int[Tensor, "b n"]
     table: Tensor | None
     stages: tuple[Stage, ...] = ()
+    whole_table: Tensor | None = None
+    means: Float[Tensor, "b m d"] | None = None
 
     @property
     def pictures(self) -> Int[Tensor, " b"]:
@@ -79,10 +91,36 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         config: ModelConfig | None = None,
     ) -> None:
         super().__init__()
+        rejoin, depth = config and config.rejoin, backbone.depth
+        if config and config.temperatures and len(config.temperatures) != depth + 1:
+            raise ValueError(
+                f"{len(config.temperatures)} temperatures for {depth} blocks and the decoder: "
+                f"give {depth + 1}, or none"
+            )
+        if rejoin is not None and rejoin not in range(3, depth + 1):
+            raise ValueError(
+                f"paused patches cannot come back before block {rejoin}: this backbone has {depth} "
+                f"blocks, and the first two cannot spare anything; give 3 to {depth}"
+            )
         self.backbone = backbone
         self.decoder = decoder
         self.aux_head = aux_head
         self.config = config
+
+    @property
+    def rejoin(self) -> int | None:
+        """The block before which paused patches come back, if not only in the decoder."""
+        return self.config.rejoin if self.config else None
+
+    @property
+    def context(self) -> bool:
+        """Whether the mean of the patches that pause goes on, so that the active ones see it."""
+        return self.config is not None and self.config.context
+
+    @property
+    def pausing_depth(self) -> int:
+        """How many blocks run on active patches alone; a pause spares work before the last."""
+        return self.rejoin - 1 if self.rejoin else self.backbone.depth
 
     def forward(
         self,
@@ -161,14 +199,26 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         tokens, table = self.backbone.embed(images)
         batch, patches = tokens.shape[0], tokens.shape[1] - self.backbone.prefix
         places = torch.arange(batch * patches, device=tokens.device).view(batch, patches)
-        return Walk(tokens, places, table)
+        return Walk(tokens, places, table, whole_table=table)
 
     def advance(self, walk: Walk, done: int, until: int) -> Walk:
         """The walk after block ``until``, when block ``done`` was the last one run."""
-        tokens = walk.tokens
+        if self.rejoin and walk.stages and done < self.rejoin <= until:
+            walk, done = self._run(walk, done, self.rejoin - 1), self.rejoin - 1
+            walk = replace(walk, tokens=self.assemble(walk), table=walk.whole_table, means=None)
+        return self._run(walk, done, until)
+
+    def _run(self, walk: Walk, done: int, until: int) -> Walk:
+        tokens, table, means = walk.tokens, walk.table, walk.means
+        if means is not None:  # They stand behind the patches.
+            tokens = torch.cat([tokens, means], 1)
+            table = None if table is None else extend_table(table, means.shape[1])
         for number in range(done + 1, until + 1):
-            tokens = self.backbone.run_block(number, tokens, walk.table)
-        return replace(walk, tokens=tokens)
+            tokens = self.backbone.run_block(number, tokens, table)
+        if means is not None:
+            own = walk.tokens.shape[1]
+            tokens, means = tokens[:, :own], tokens[:, own:]
+        return replace(walk, tokens=tokens, means=means)
 
     def pause(
         self, walk: Walk, block: int, amount: Amount | int, criterion: Criterion
@@ -187,20 +237,33 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
             rows = pausing.rows_of(kept, part.tokens.shape[1], prefix)
             stage = Stage(block, part.tokens, part.places, some, scores, kept, rows)
             walks.append(
-                Walk(
+                replace(
+                    part,
                     tokens=pausing.pause(part.tokens, rows),
                     places=part.places.gather(1, kept),
                     table=None if part.table is None else gather_table(part.table, kept),
                     stages=(*part.stages, stage),
+                    means=self._means(part, kept) if self.context else None,
                 )
             )
         return walks
+
+    def _means(self, walk: Walk, kept: Int[Tensor, "b k"]) -> Float[Tensor, "b m d"] | None:
+        """Those of earlier pauses, and that of the patches which pause now, if any do."""
+        if kept.shape[1] == walk.places.shape[1]:
+            return walk.means
+        mean = pausing.mean_paused(walk.tokens, kept, self.backbone.prefix)
+        return mean if walk.means is None else torch.cat([walk.means, mean], 1)
+
+    def assemble(self, walk: Walk) -> Float[Tensor, "b t d"]:
+        """All tokens of a walk's pictures in their first order, paused ones as they stood."""
+        return pausing.assemble(walk.tokens, [(stage.tokens, stage.rows) for stage in walk.stages])
 
     def finish(
         self, walks: Sequence[Walk], grid: tuple[int, int], early_exit: bool = False
     ) -> Prediction:
         """The coarse prediction of walks that went through all blocks, in the pictures' order."""
-        parts = [self._exit(walk) if early_exit else self._assemble(walk) for walk in walks]
+        parts = [self._exit(w) if early_exit else self._tokens(w) for w in walks]
         whole = parts[0]
         if len(walks) > 1:
             order = torch.cat([walk.pictures for walk in walks]).argsort()
@@ -216,23 +279,34 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         height, width = self.backbone.patch
         return images.shape[2] // height, images.shape[3] // width
 
-    def _assemble(self, walk: Walk) -> Float[Tensor, "b t d"]:
-        return pausing.assemble(walk.tokens, [(stage.tokens, stage.rows) for stage in walk.stages])
+    def _tokens(self, walk: Walk) -> Float[Tensor, "b t d"]:
+        return walk.tokens if self.rejoin else self.assemble(walk)
 
     def _exit(self, walk: Walk) -> Float[Tensor, "b n classes"]:
         # Log-probabilities, because the two heads' raw logits have different scales.
         assert isinstance(self.decoder, TokenDecoder)
         patches = self.backbone.norm(walk.tokens)[:, self.backbone.prefix :]
-        log_p = self.decoder.token_logits(patches).log_softmax(-1)
+        log_p = self._log_p(self.decoder.token_logits(patches), self.backbone.depth)
         stages = [
-            (stage.logits.log_softmax(-1), pausing.rows_of(stage.kept, stage.places.shape[1]))
+            (
+                self._log_p(stage.logits, stage.block - 1),
+                pausing.rows_of(stage.kept, stage.places.shape[1]),
+            )
             for stage in walk.stages
         ]
         return pausing.assemble(log_p, stages)
 
+    def _log_p(
+        self, logits: Float[Tensor, "b n classes"], head: int
+    ) -> Float[Tensor, "b n classes"]:
+        """Log-probabilities, at the head's temperature where it has one."""
+        if self.config and self.config.temperatures:
+            logits = logits / self.config.temperatures[head]
+        return logits.log_softmax(-1)
+
     def check(self, pause: PauseConfig, early_exit: bool) -> None:
         """Raise unless this network can pause like this."""
-        pause.check(self.backbone.depth, early_exit)
+        pause.check(self.backbone.depth, early_exit, self.rejoin)
         if early_exit and not isinstance(self.decoder, TokenDecoder):
             raise ValueError(
                 f"early exit is not possible with {type(self.decoder).__name__}: it convolves over "
@@ -247,19 +321,23 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
 
         Counted as usual: convolutions, linear layers and attention products, not upsampling.
         """
-        pause.check(self.backbone.depth, early_exit)
+        self.check(pause, early_exit)
         down, across = (-(-s // p) for s, p in zip(size, self.backbone.patch, strict=True))
         patches = down * across
-        active, total = patches, self.backbone.multiply_adds_embed(patches)
+        active, means, total = patches, 0, self.backbone.multiply_adds_embed(patches)
         shares = dict(pause.stages)
         if any(isinstance(share, Threshold) for share in shares.values()):
             raise ValueError(f'the cost of "{pause}" depends on the picture: give shares')
         head = sum(m.weight.numel() for m in self.aux_head.modules() if isinstance(m, nn.Linear))
         for number in range(1, self.backbone.depth + 1):
-            total += self.backbone.multiply_adds_block(number, active + self.backbone.prefix)
+            if number == self.rejoin:
+                active, means = patches, 0
+            own = active + self.backbone.prefix
+            total += self.backbone.multiply_adds_block(number, own + means)
             if isinstance(share := shares.get(number), float):
-                total += (active + self.backbone.prefix) * head
-                active = pausing.going_on(active, share)
+                total += own * head
+                active, before = pausing.going_on(active, share), active
+                means += self.context and active < before
         return total + self.decoder.multiply_adds(active if early_exit else patches)
 
     @classmethod
@@ -356,6 +434,8 @@ def build_model(
     image_size: int | tuple[int, int] | None = None,
     weights: bool | str | Path = False,
     drop_path: float = 0.0,
+    rejoin: int | None = None,
+    context: bool = False,
     **decoder_options: Any,
 ) -> PausingSegmenter:
     """A pausing segmenter around the timm ViT of that name.
@@ -363,6 +443,8 @@ def build_model(
     ``classes`` are their names or just how many. ``weights`` initialises the backbone: True for
     timm's own by download, or a local safetensors file. ``image_size`` is what the position
     embeddings are stored for (default: the backbone's own); pictures of any size still run.
+    ``rejoin`` is the block before which paused patches come back (default: in the decoder). With
+    ``context`` the mean of the patches that pause goes on in their place.
     """
     names = [f"class {i}" for i in range(classes)] if isinstance(classes, int) else classes
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
@@ -378,6 +460,8 @@ def build_model(
         mean=mean,
         std=std,
         drop_path=drop_path,
+        rejoin=rejoin,
+        context=context,
     )
     return PausingSegmenter._around(part, config)
 
@@ -409,4 +493,11 @@ def _select(walk: Walk, pictures: Int[Tensor, " g"]) -> Walk:
     table = walk.table
     if table is not None and table.dim() == 4:
         table = table[pictures]
-    return Walk(walk.tokens[pictures], walk.places[pictures], table, tuple(stages))
+    return replace(
+        walk,
+        tokens=walk.tokens[pictures],
+        places=walk.places[pictures],
+        table=table,
+        stages=tuple(stages),
+        means=None if walk.means is None else walk.means[pictures],
+    )

@@ -43,7 +43,10 @@ class ModelConfig:
     """How to build the network again, and what its classes and pictures are.
 
     ``short_side`` is the length that the shorter side of pictures is scaled to, None leaves them;
-    ``window`` and ``stride`` say how large pictures are cut (see ``Inference``).
+    ``window`` and ``stride`` say how large pictures are cut (see ``Inference``). ``rejoin`` is the
+    block before which paused patches come back; without it they meet again in the decoder. With
+    ``context`` the mean of the patches that pause goes on in their place. ``temperatures`` divide
+    the logits of an early exit: the auxiliary head's after each block, then the decoder's.
     """
 
     backbone: str
@@ -60,6 +63,9 @@ class ModelConfig:
     short_side: int | None = None
     window: int | None = None
     stride: int | None = None
+    rejoin: int | None = None
+    context: bool = False
+    temperatures: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for name in (self.backbone, self.decoder, self.position_resize, *_listed(self.classes)):
@@ -72,8 +78,12 @@ class ModelConfig:
         _check_numbers("std", self.std, 3, 1e-6, _LARGEST)
         _check_numbers("norm_eps", [1e-5 if self.norm_eps is None else self.norm_eps], 1, 0, 1)
         _check_numbers("drop_path", [self.drop_path], 1, 0, 1)
-        for name in ("short_side", "window", "stride"):
+        for name in ("short_side", "window", "stride", "rejoin"):
             _check_numbers(name, [getattr(self, name) or 1], 1, 1, _LARGEST)
+        temperatures = _listed(self.temperatures)
+        _check_numbers("temperatures", temperatures, len(temperatures), 0.01, 100)
+        if not isinstance(self.context, bool):
+            raise ValueError(f"context: {self.context!r} is not true or false")
         for colour in _listed(self.colours):
             _check_numbers("colours", colour, 3, 0, 255)
         if self.colours and len(self.colours) != len(self.classes):

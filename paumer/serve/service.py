@@ -236,7 +236,7 @@ def known_points(predictor: Predictor) -> dict[str, Measurement]:
     points = dict(predictor.points)
     if not points:
         deep = {n: PauseConfig.parse(t) for n, t in _USUAL.items()}
-        depth = predictor.network.backbone.depth
+        depth = predictor.network.pausing_depth
         points = {n: Measurement(pause=p) for n, p in deep.items() if p.blocks[-1] < depth}
     if all(point.pause for point in points.values()):
         name = "accurate" if "accurate" not in points else "unpaused"

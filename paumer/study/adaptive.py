@@ -124,7 +124,7 @@ def calibrate(
     if wanted is not None and wanted > 1:
         speed_ups |= {wanted, wanted * 1.04, wanted * 1.08}
     found = []
-    choices = [b for b in BLOCKS if b[-1] < table.depth] or [(1,)]
+    choices = [b for b in BLOCKS if b[-1] < network.pausing_depth] or [(1,)]
     for number, blocks in enumerate(choices):
         say("calibrating", number, len(choices))
         walks = walk_to(network, pictures, blocks[0])

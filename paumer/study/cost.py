@@ -59,10 +59,14 @@ class CostTable:
     assembling: Ladder
     windows: int = 1
     """Into how many windows a picture is cut; the times are those of a batch of windows."""
+    rejoin: int | None = None
+    """The block before which paused patches come back, if not only in the decoder."""
+    context: bool = False
+    """Whether the mean of the patches that pause goes on."""
 
     def seconds(self, pause: PauseConfig, early_exit: bool = False) -> float:
         """The predicted time of one batch."""
-        pause.check(self.depth, early_exit)
+        pause.check(self.depth, early_exit, self.rejoin)
         active, going_on = self.patches, {}
         for block, share in pause.stages:
             if isinstance(share, Threshold):
@@ -72,11 +76,14 @@ class CostTable:
 
     def seconds_of(self, going_on: Mapping[int, int], early_exit: bool = False) -> float:
         """The predicted time of one batch when so many patches go on after some blocks."""
-        active, total = self.patches, self.embed + self.upsampling
+        active, means, total = self.patches, 0, self.embed + self.upsampling
         for number in range(1, self.depth + 1):
-            total += between(self.block, active + self.prefix)
+            if number == self.rejoin:
+                active, means = self.patches, 0
+            total += between(self.block, active + self.prefix + means)
             if number in going_on:
                 total += between(self.pausing, active)
+                means += self.context and going_on[number] < active
                 active = going_on[number]
                 total += between(self.assembling, active)
         exits = early_exit and bool(going_on)
@@ -149,6 +156,8 @@ def measure_cost(
         decoder=steps("decoder"),
         pausing=steps("pausing"),
         assembling=steps("assembling"),
+        rejoin=model.rejoin,
+        context=model.context,
     )
 
 
@@ -213,10 +222,12 @@ def cached_cost(
     assert model.config
     shape |= {"backbone": model.config.backbone, "decoder": model.config.decoder}
     shape |= {"classes": len(model.config.classes), **dict(model.config.decoder_options)}
+    shape |= {"context": True} if model.context else {}
     name = hashlib.blake2b(json.dumps(shape, sort_keys=True).encode(), digest_size=8).hexdigest()
     path = directory / f"cost-{name}.json"
     try:
-        return CostTable.from_json(json.loads(path.read_text("utf-8")))
+        table = CostTable.from_json(json.loads(path.read_text("utf-8")))
+        return replace(table, rejoin=model.rejoin)  # Changes no part's time.
     except (OSError, ValueError, TypeError, KeyError):
         table = measure_cost(model, images, settings, progress)
     with suppress(OSError):  # A cache that cannot be written costs time, not results.

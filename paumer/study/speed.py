@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from paumer import pausing
 from paumer.criteria import entropy
 from paumer.engines import make_engine
 from paumer.model.decoders import upsample
@@ -271,7 +270,7 @@ def pausing_seconds(
             spent += time.perf_counter() - begin
             done = block
         begin = time.perf_counter()
-        pausing.assemble(walk.tokens, [(stage.tokens, stage.rows) for stage in walk.stages])
+        model.assemble(walk)
         _synchronise(images.device)
         fastest = min(fastest, spent + time.perf_counter() - begin)
     return fastest

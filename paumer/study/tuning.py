@@ -119,7 +119,7 @@ def tune(
     table = replace(table, windows=windows)
     evaluate = Evaluation(predictor, dataset, directory, table, settings, indices, say)
     # After the last block a pause means something only with early exit.
-    depth = predictor.network.backbone.depth + settings.early_exit
+    depth = predictor.network.pausing_depth + settings.early_exit
     found = evaluate([NO_PAUSE, *paper_configs(depth)])
     procedure = settings.procedure or ("layers" if budget.max_drop is not None else "filter")
     if procedure == "layers":

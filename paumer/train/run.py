@@ -119,6 +119,8 @@ def initial_network(options: TrainOptions, dataset: Dataset) -> PausingSegmenter
         image_size=(height, width),
         weights=weights,
         drop_path=options.drop_path,
+        rejoin=options.rejoin,
+        context=options.context,
         **extra,
     )
     assert network.config
@@ -129,7 +131,8 @@ def initial_network(options: TrainOptions, dataset: Dataset) -> PausingSegmenter
 def _from_model(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
     """The network of a trained model directory, to be trained on.
 
-    Backbone and decoder are the model's own, whatever the options say.
+    Backbone and decoder are the model's own, whatever the options say. So are its ``rejoin`` and
+    ``context`` unless the options set them.
     """
     config, tensors = load_model(Path(options.init))
     names = tuple(dataset.class_set.names)
@@ -142,6 +145,9 @@ def _from_model(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
         classes=names,
         colours=dataset.class_set.colours,
         drop_path=options.drop_path,
+        rejoin=options.rejoin or config.rejoin,
+        context=options.context or config.context,
+        temperatures=(),  # They fitted the weights as they were.
         **_sizes(options),
     )
     if config.decoder == "mask":
@@ -398,7 +404,7 @@ def check_options(options: TrainOptions, network: PausingSegmenter) -> None:
         raise ValueError(
             f"a batch of {options.batch} cannot be shared by {world} processes equally"
         )
-    depth, ranges = network.backbone.depth, parse_ranges(options.ranges)
+    depth, ranges = network.pausing_depth, parse_ranges(options.ranges)
     if options.criterion != "none" and max(ranges) >= depth:
         raise ValueError(
             f'ranges "{options.ranges}" reach block {max(ranges)}: the last block after which '
@@ -411,7 +417,7 @@ def check_options(options: TrainOptions, network: PausingSegmenter) -> None:
     if not options.val_pause:
         raise ValueError("val_pause is empty: name at least one configuration, such as none")
     for pause in parse_pauses(options.val_pause):
-        pause.check(depth)
+        network.check(pause, early_exit=False)
     if options.stride and not options.window:
         raise ValueError(f"a stride of {options.stride} means nothing without a window: give both")
     Inference(window=options.window, stride=options.stride)

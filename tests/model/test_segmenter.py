@@ -15,7 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from paumer import criteria
 from paumer.model.segmenter import build_model, pad_to_patches
+from paumer.model.weights import ModelConfig
 from paumer.pause_config import PAPER_CONFIGS, PauseConfig
+from paumer.pausing import going_on
 
 KINDS = ("plain", "distilled", "registers", "no prefix", "rotary", "rotary only")
 DECODERS = (
@@ -36,6 +38,13 @@ def pictures(batch=2, height=40, width=56, seed=1, dtype=torch.float32):
 def spelled(config):
     """Stages as the paper's loop takes them."""
     return [(block, a if isinstance(a, float) else str(a)) for block, a in config.stages]
+
+
+def optioned(model, **options):
+    """The same weights in a network of other options."""
+    other = copy.copy(model)
+    other.config = ModelConfig("by hand", "mask", tuple("abcde"), (48, 48), **options)
+    return other
 
 
 def agree(model, images, text, score=paper_loop.entropy, early_exit=False, **options):
@@ -113,6 +122,132 @@ def test_the_oracle_finds_the_right_labels(small_model):
 def test_the_real_backbones_do_what_the_paper_says(lively, name, text):
     model = lively(build_model(name, classes=7)).double().eval()
     agree(model, pictures(2, 60, 70, dtype=torch.float64), text)
+
+
+# Coming back before the decoder
+
+
+@pytest.mark.parametrize("kind", ["plain", "registers", "rotary", "rotary only"])
+@pytest.mark.parametrize(
+    ("rejoin", "text"), [(6, "2:0.4"), (6, "1:0.3,4:0.5"), (4, "1:0.3,2:0.5"), (5, "2:<1.2,3:<1.3")]
+)
+def test_paused_patches_come_back_as_they_stood(small_model, kind, rejoin, text):
+    model = optioned(small_model(kind, "mask", depth=1, double=True), rejoin=rejoin)
+    images = pictures(3, dtype=torch.float64)
+    agree(model, images, text)
+    without = small_model(kind, "mask", depth=1, double=True)
+    assert not torch.allclose(
+        model(images, parse(text)).logits, without(images, parse(text)).logits
+    )
+    assert torch.equal(model(images).logits, without(images).logits)
+
+
+def test_they_do_so_in_a_walk_of_many_configurations(small_model):
+    model = optioned(small_model("rotary", "mask", depth=1, double=True), rejoin=6)
+    images = pictures(3, dtype=torch.float64)
+    ways = [(parse(t), False) for t in ("none", "2:0.4", "2:0.4,4:0.5", "2:0.4,4:<1.2", "4:0.3")]
+    with torch.inference_mode():
+        for number, found in model.forward_many(images, ways):
+            alone = model(images, ways[number][0], full_size=False)
+            assert torch.allclose(found.logits, alone.logits, rtol=0, atol=1e-10)
+            assert torch.equal(found.paused_after(), alone.paused_after())
+
+
+@pytest.mark.parametrize("text", ["2:0.4", "1:0.3,4:0.5"])
+def test_coming_back_every_parameter_gets_a_gradient_and_counts(small_model, text):
+    model = optioned(small_model("rotary", "mask", depth=1), rejoin=6)
+    _check_gradients(model, text)
+    counter = FlopCounterMode(display=False)
+    with torch.inference_mode(), counter:
+        model(pictures(1), parse(text))
+    assert 2 * model.multiply_adds((40, 56), parse(text)) == counter.get_total_flops()
+    assert model.multiply_adds((40, 56)) == small_model("rotary", "mask", depth=1).multiply_adds(
+        (40, 56)
+    )
+
+
+def test_what_cannot_be_with_coming_back_is_refused(small_model):
+    model = optioned(small_model(), rejoin=5)
+    with pytest.raises(ValueError, match=r"pausing after block 4 spares nothing.*before block 5"):
+        model(pictures(), parse("2:0.4,4:0.4"))
+    with pytest.raises(ValueError, match=r"early exit is not possible.*before block 5"):
+        model(pictures(), parse("2:0.4"), early_exit=True)
+    with pytest.raises(ValueError, match="early exit is not possible"):
+        model.multiply_adds((40, 56), parse("2:0.4"), early_exit=True)
+    with pytest.raises(ValueError, match="before block 7: this backbone has 6 blocks"):
+        build_model("test_vit", classes=3, rejoin=7)
+
+
+# The mean of the paused patches goes on
+
+
+@pytest.mark.parametrize("kind", ["plain", "no prefix", "registers", "rotary", "rotary only"])
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("2:0.4", {}),
+        ("1:0.3,2:0.3,5:0.5", {}),
+        ("1:0.3,2:0,4:0.5", {}),
+        ("1:<1.1,3:<1.3", {}),
+        ("1:0.3,3:0.5", {"rejoin": 5}),
+    ],
+)
+def test_active_patches_see_the_mean_of_those_that_paused(small_model, kind, text, options):
+    without = optioned(small_model(kind, "mask", depth=1, double=True), **options)
+    model = optioned(without, context=True, **options)
+    images = pictures(3, dtype=torch.float64)
+    agree(model, images, text)
+    assert not torch.allclose(
+        model(images, parse(text)).logits, without(images, parse(text)).logits
+    )
+
+
+@pytest.mark.parametrize("text", ["none", "2:0"])
+def test_where_nobody_pauses_there_is_no_mean(small_model, text):
+    plain = small_model("plain", "mask")
+    own = optioned(plain, context=True)(pictures(), parse(text)).logits
+    assert torch.equal(own, plain(pictures(), parse(text)).logits)
+
+
+def test_means_leave_before_an_early_exit(small_model):
+    model = optioned(small_model("rotary", "mask", double=True), context=True)
+    agree(model, pictures(2, dtype=torch.float64), "1:0.3,4:0.3,6:0.5", early_exit=True)
+
+
+def test_means_follow_each_configuration_of_many(small_model):
+    model = optioned(small_model("rotary", "mask", depth=1, double=True), context=True)
+    images = pictures(3, dtype=torch.float64)
+    ways = [(parse(t), False) for t in ("none", "2:0.4", "2:0.4,4:0.5", "2:<1.2,4:<1.2", "4:0.3")]
+    with torch.inference_mode():
+        for number, found in model.forward_many(images, ways):
+            alone = model(images, ways[number][0], full_size=False)
+            assert torch.allclose(found.logits, alone.logits, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("text", "early_exit", "options"),
+    [("2:0.4", False, {}), ("1:0.3,2:0,4:0.5", True, {}), ("1:0.3,2:0.5", False, {"rejoin": 4})],
+)
+def test_means_are_counted_and_pass_gradients(small_model, text, early_exit, options):
+    model = optioned(small_model("rotary", "mask", depth=1), context=True, **options)
+    _check_gradients(model, text, early_exit)
+    counter = FlopCounterMode(display=False)
+    with torch.inference_mode(), counter:
+        model(pictures(1), parse(text), early_exit=early_exit)
+    assert 2 * model.multiply_adds((40, 56), parse(text), early_exit) == counter.get_total_flops()
+
+
+# Temperatures
+
+
+@pytest.mark.parametrize("text", ["none", "1:0.3,4:0.3,6:0.5", "2:<1.2,4:<1.3"])
+def test_temperatures_divide_the_logits_of_an_early_exit_and_no_others(small_model, text):
+    plain = small_model("plain", "mask", double=True)
+    model = optioned(plain, temperatures=(0.5, 0.7, 0.9, 1.1, 1.3, 1.5, 2.0))
+    images = pictures(3, dtype=torch.float64)
+    agree(model, images, text, early_exit=True)
+    if "6" not in text:
+        assert torch.equal(model(images, parse(text)).logits, plain(images, parse(text)).logits)
 
 
 # Sizes
@@ -401,29 +536,52 @@ def fixed(unchecked, lively):
     segmenter = unchecked("paumer.model.segmenter")
 
     class Fixed(torch.nn.Module):
-        def __init__(self, text, early_exit, depth=4, decoder="linear"):
+        def __init__(self, text, early_exit, depth=4, decoder="linear", **options):
             super().__init__()
             shape = {"img_size": 48, "patch_size": 8, "embed_dim": 64, "num_heads": 2}
             vit = VisionTransformer(**shape, num_classes=0, depth=depth, dynamic_img_size=True)
             backbone = unchecked("paumer.model.backbone").Backbone(vit)
             parts = decoders.create_decoder(decoder, 64, 5), torch.nn.Linear(64, 5)
-            self.model = lively(segmenter.PausingSegmenter(backbone, *parts))
+            self.model = optioned(lively(segmenter.PausingSegmenter(backbone, *parts)), **options)
             self.pause = unchecked("paumer.pause_config").PauseConfig.parse(text)
             self.early_exit = early_exit
 
         def forward(self, images):
             return self.model(images, self.pause, early_exit=self.early_exit).logits
 
-    return lambda *args: Fixed(*args).eval()
+    return lambda *args, **options: Fixed(*args, **options).eval()
 
 
-@pytest.mark.parametrize(("text", "early_exit"), FIXED)
-def test_it_exports_and_says_the_same(fixed, text, early_exit):
-    model, images = fixed(text, early_exit, 4, "mask"), pictures(2)
+@pytest.mark.parametrize(
+    ("text", "early_exit", "options"),
+    [
+        *((*way, {}) for way in FIXED),
+        ("1:0.4,2:0.4", False, {"rejoin": 4}),
+        ("1:0.4,2:0,3:0.4", False, {"context": True}),
+    ],
+)
+def test_it_exports_and_says_the_same(fixed, text, early_exit, options):
+    model, images = fixed(text, early_exit, 4, "mask", **options), pictures(2)
     exported = torch.export.export(model, (images,)).module()
     with torch.no_grad():
         assert torch.allclose(exported(images), model(images), rtol=0, atol=1e-6)
         assert torch.allclose(exported(-images), model(-images), rtol=0, atol=1e-6)
+
+
+def test_patches_come_back_in_an_export_for_all_configurations(fixed, unchecked):
+    model = fixed("none", False, 3, "linear", rejoin=3).model
+    dial = unchecked("paumer.export")._Dial(model, (1,), early_exit=False)
+    batch, images = torch.export.Dim("batch", max=64), pictures(2, 24, 24)
+    shapes = {"images": {0: batch}, "kept": None}
+    exported = torch.export.export(
+        dial, (images, torch.tensor([6])), dynamic_shapes=shapes, strict=False
+    ).module()
+    with torch.no_grad():
+        for share in (0.0, 0.4, 0.8):
+            own = model(images, parse(f"1:{share}"), full_size=False)
+            logits, paused = exported(images, torch.tensor([going_on(9, share)]))
+            assert torch.allclose(logits, own.logits, rtol=0, atol=1e-6)
+            assert torch.equal(paused, own.paused_after())
 
 
 @pytest.mark.parametrize(("text", "early_exit"), FIXED[-2:])

@@ -1,4 +1,6 @@
+import copy
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -41,6 +43,20 @@ def test_a_configuration_costs_the_sum_of_its_parts(table):
     assert table.seconds(one) == pytest.approx(expected)
     early = table.seconds(one, early_exit=True)
     assert early == pytest.approx(expected - 5 + (1 + 4 * 50 / 90))
+
+
+def test_blocks_after_patches_came_back_cost_as_without_pausing(plain_table):
+    table = plain_table(depth=4, rejoin=4)
+    assert table.seconds(PauseConfig.parse("1:0.5")) == pytest.approx(1 + 0.5 + 0.5 + 1 + 1)
+    with pytest.raises(ValueError, match="spares nothing"):
+        table.seconds(PauseConfig.parse("3:0.5"))
+
+
+def test_means_that_go_on_cost_as_patches_do(plain_table):
+    table = plain_table(patches=99, prefix=1, depth=3, context=True)
+    kept = going_on(99, 0.5)
+    expected = 1 + (kept + 2) / 100 + (kept + 2) / 100
+    assert table.seconds(PauseConfig.parse("1:0.5,2:0")) == pytest.approx(expected + 1)
 
 
 def test_a_prediction_says_that_it_is_one(table):
@@ -91,6 +107,12 @@ def test_a_table_is_measured_once(model, tmp_path, monkeypatch):
     (file,) = tmp_path.iterdir()
     monkeypatch.setattr("paumer.study.cost.measure_cost", lambda *_: pytest.fail("measured again"))
     assert cached_cost(model, images, QUICK, tmp_path).block == first.block
+    other = copy.copy(model)
+    other.config = replace(model.config, rejoin=4)  # The same parts, put together otherwise.
+    assert cached_cost(other, images, QUICK, tmp_path) == replace(first, rejoin=4)
+    other.config = replace(model.config, context=True)
+    with pytest.raises(pytest.fail.Exception):  # Pausing takes longer.
+        cached_cost(other, images, QUICK, tmp_path)
     with pytest.raises(pytest.fail.Exception):  # Another batch is another table.
         cached_cost(model, images.repeat(2, 1, 1, 1), QUICK, tmp_path)
     file.write_text('{"block": 3')

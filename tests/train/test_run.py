@@ -187,6 +187,18 @@ def test_heads_learn_on_a_frozen_segmenter(tiny, whole, tmp_path, learn):
     assert (tmp_path / learn / "heads.safetensors").exists() == (learn == "block-heads")
 
 
+def test_options_of_the_network_are_trained_and_kept(tiny, tmp_path):
+    options = replace(tiny, rejoin=6, context=True, steps=2, out=tmp_path / "run")
+    model = run.train(options) / "model"
+    trained = PausingSegmenter.from_pretrained(model)
+    assert (trained.rejoin, trained.context) == (6, True)
+    # Temperatures fit the weights as they are, so training on forgets them.
+    trained.config = replace(trained.config, temperatures=(2.0,) * 7)
+    trained.save_pretrained(model)
+    later = run.initial_network(replace(tiny, init=str(model)), run.open_dataset(tiny.data, "val"))
+    assert (later.rejoin, later.context, later.config.temperatures) == (6, True, ())
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_corrupt_picture_is_named(tiny, tmp_path, workers):
     options = replace(tiny, data=folder(tmp_path, bad=True), out=tmp_path / "run", workers=workers)
@@ -237,6 +249,8 @@ def test_a_finished_run_is_left_alone(whole):
         ({"steps": 0}, "steps is 0"),
         ({"ranges": "3"}, "cannot read"),
         ({"ranges": "3-6:0.2-0.8"}, "reach block 6"),
+        ({"rejoin": 5}, "reach block 4: the last .* can pause is 3"),
+        ({"rejoin": 9}, "before block 9: this backbone has 6 blocks"),
         ({"val_pause": ("2:2",)}, "out of range"),
         ({"learn": "aux"}, "needs a trained model directory"),
         ({"val_pause": ("14:0.4",)}, "cannot pause after block 14"),
