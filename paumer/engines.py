@@ -120,13 +120,14 @@ class ExportedEngine:
     ) -> tuple[ExportInfo, Runner]:
         usual = [block for block in (3, 5, 7) if block < self.network.pausing_depth]
         blocks = tuple(usual if set(pause.blocks) <= set(usual) else pause.blocks)
-        key = (size, blocks if pause else "none", early_exit)
+        # With a context every configuration has a file of its own, as no pausing always has.
+        fixed = pause if self.network.context or not pause else None
+        key = (size, blocks if fixed is None else fixed, early_exit)
         if key not in self._open:
-            told = "-".join(map(str, blocks)) if pause else "none"
+            told = "-".join(map(str, blocks)) if fixed is None else str(fixed)
             name = f"{self._name}-{size[1]}x{size[0]}-{told}{'-exit' * early_exit}.onnx"
             path = self.directory / name
             if not path.is_file():
-                fixed = None if pause else pause
                 export_onnx(self.network, path, size, fixed, blocks, early_exit)
             self._open[key] = open_onnx(path, self.runtime, self.threads)
         return self._open[key]

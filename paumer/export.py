@@ -318,6 +318,11 @@ def _describe(
             raise ValueError(f'an exported file takes shares, not thresholds ("{pause}")')
     else:
         model.check(PauseConfig(tuple((block, 0.5) for block in blocks)), early_exit)
+        if model.context:
+            raise ValueError(
+                "one file cannot serve all configurations of a model with a context, because how "
+                "many means go on depends on where patches pause: give one (--pause)"
+            )
     assert isinstance(model.config, ModelConfig)
     return ExportInfo(
         config=model.config.to_json(),

@@ -234,6 +234,9 @@ class TrainOptions:
     """Run this block and those after it on all patches, paused ones too, such as 12 for the last
     of 12 (default: paused patches go straight to the decoder)."""
 
+    context: bool = False
+    """After a pause the mean of the patches that paused goes on with the active ones."""
+
     learn: Literal["all", "aux", "block-heads"] = "all"
     """What learns: all, the shared auxiliary head alone, or a head of its own for every block."""
 

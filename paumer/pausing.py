@@ -77,6 +77,15 @@ def pause(tokens: Float[Tensor, "b t d"], rows: Int[Tensor, " r"]) -> Float[Tens
     return tokens.flatten(0, 1).index_select(0, rows).view(tokens.shape[0], -1, tokens.shape[2])
 
 
+def mean_paused(
+    tokens: Float[Tensor, "b t d"], kept: Int[Tensor, "b k"], prefix: int = 0
+) -> Float[Tensor, "b 1 d"]:
+    """The mean of the patches that pause, of which there must be some."""
+    patches = tokens[:, prefix:]
+    paused = torch.ones_like(patches[..., :1]).scatter(1, kept[..., None], 0.0)
+    return (patches * paused).sum(1, keepdim=True) / (patches.shape[1] - kept.shape[1])
+
+
 def assemble(
     tokens: Float[Tensor, "b s d"],
     stages: Sequence[tuple[Float[Tensor, "b _t d"], Int[Tensor, " _r"]]],

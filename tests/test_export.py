@@ -1,5 +1,7 @@
+import copy
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from PIL import Image
 
 from paumer import PauseConfig, build_model
 from paumer.cli import app
-from paumer.export import ExportInfo, open_onnx, open_program, verify
+from paumer.export import ExportInfo, export_onnx, open_onnx, open_program, verify
 
 pytest.importorskip("onnxruntime", reason="exported files run in onnxruntime")
 pytest.importorskip("onnxscript", reason="exporting needs onnxscript")
@@ -113,6 +115,13 @@ def test_what_cannot_be_exported_is_refused(folder, tmp_path, arguments, message
     with pytest.raises(ValueError, match=message):
         app([*command, *arguments], result_action="return_value")
     assert not (tmp_path / "x.onnx").exists()
+
+
+def test_a_context_is_exported_for_one_configuration_only(model, tmp_path):
+    model = copy.copy(model)
+    model.config = replace(model.config, context=True)
+    with pytest.raises(ValueError, match="how many means go on depends on where patches pause"):
+        export_onnx(model, tmp_path / "x.onnx", (64, 64))
 
 
 def test_other_files_are_refused(tmp_path):

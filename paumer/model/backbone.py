@@ -141,6 +141,13 @@ def gather_table(
     return table.gather(2, rows)
 
 
+def extend_table(table: Float[Tensor, "b 1 n r"], count: int) -> Float[Tensor, "b 1 m r"]:
+    """The rotary table with ``count`` more tokens that are not turned: sines 0, cosines 1."""
+    sines, cosines = table[:, :, :1].expand(-1, -1, count, -1).chunk(2, -1)
+    still = torch.cat([torch.zeros_like(sines), torch.ones_like(cosines)], -1)
+    return torch.cat([table, still], 2)
+
+
 def block_multiply_adds(block: nn.Module, tokens: int) -> int:
     """Multiply-adds of one transformer block: its linear layers and the two attention products."""
     layers = {name: m for name, m in block.named_modules() if isinstance(m, nn.Linear)}

@@ -14,7 +14,13 @@ from torch.nn import functional as F
 from paumer import pausing
 from paumer.criteria import Criterion, entropy
 from paumer.model import weights as files
-from paumer.model.backbone import Backbone, create_backbone, gather_table, normalisation
+from paumer.model.backbone import (
+    Backbone,
+    create_backbone,
+    extend_table,
+    gather_table,
+    normalisation,
+)
 from paumer.model.decoders import Decoder, TokenDecoder, create_decoder, to_grid, upsample
 from paumer.model.weights import ModelConfig
 from paumer.pause_config import Amount, PauseConfig, Threshold
@@ -52,7 +58,8 @@ class Prediction:
 class Walk:
     """Pictures on their way through the encoder, equally many patches of each still active.
 
-    ``table`` is the rotary table of the active patches, ``whole_table`` that of all.
+    ``table`` is the rotary table of the active patches, ``whole_table`` that of all. ``means`` go
+    through the blocks too, one for each pause, where the network has a context.
     """
 
     tokens: Float[Tensor, "b t d"]
@@ -60,6 +67,7 @@ class Walk:
     table: Tensor | None
     stages: tuple[Stage, ...] = ()
     whole_table: Tensor | None = None
+    means: Float[Tensor, "b m d"] | None = None
 
     @property
     def pictures(self) -> Int[Tensor, " b"]:
@@ -98,6 +106,11 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
     def rejoin(self) -> int | None:
         """The block before which paused patches come back, if not only in the decoder."""
         return self.config.rejoin if self.config else None
+
+    @property
+    def context(self) -> bool:
+        """Whether the mean of the patches that pause goes on, so that the active ones see it."""
+        return self.config is not None and self.config.context
 
     @property
     def pausing_depth(self) -> int:
@@ -187,14 +200,20 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         """The walk after block ``until``, when block ``done`` was the last one run."""
         if self.rejoin and walk.stages and done < self.rejoin <= until:
             walk, done = self._run(walk, done, self.rejoin - 1), self.rejoin - 1
-            walk = replace(walk, tokens=self.assemble(walk), table=walk.whole_table)
+            walk = replace(walk, tokens=self.assemble(walk), table=walk.whole_table, means=None)
         return self._run(walk, done, until)
 
     def _run(self, walk: Walk, done: int, until: int) -> Walk:
-        tokens = walk.tokens
+        tokens, table, means = walk.tokens, walk.table, walk.means
+        if means is not None:  # They stand behind the patches.
+            tokens = torch.cat([tokens, means], 1)
+            table = None if table is None else extend_table(table, means.shape[1])
         for number in range(done + 1, until + 1):
-            tokens = self.backbone.run_block(number, tokens, walk.table)
-        return replace(walk, tokens=tokens)
+            tokens = self.backbone.run_block(number, tokens, table)
+        if means is not None:
+            own = walk.tokens.shape[1]
+            tokens, means = tokens[:, :own], tokens[:, own:]
+        return replace(walk, tokens=tokens, means=means)
 
     def pause(
         self, walk: Walk, block: int, amount: Amount | int, criterion: Criterion
@@ -219,9 +238,17 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
                     places=part.places.gather(1, kept),
                     table=None if part.table is None else gather_table(part.table, kept),
                     stages=(*part.stages, stage),
+                    means=self._means(part, kept) if self.context else None,
                 )
             )
         return walks
+
+    def _means(self, walk: Walk, kept: Int[Tensor, "b k"]) -> Float[Tensor, "b m d"] | None:
+        """Those of earlier pauses, and that of the patches which pause now, if any do."""
+        if kept.shape[1] == walk.places.shape[1]:
+            return walk.means
+        mean = pausing.mean_paused(walk.tokens, kept, self.backbone.prefix)
+        return mean if walk.means is None else torch.cat([walk.means, mean], 1)
 
     def assemble(self, walk: Walk) -> Float[Tensor, "b t d"]:
         """All tokens of a walk's pictures in their first order, paused ones as they stood."""
@@ -281,18 +308,20 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         self.check(pause, early_exit)
         down, across = (-(-s // p) for s, p in zip(size, self.backbone.patch, strict=True))
         patches = down * across
-        active, total = patches, self.backbone.multiply_adds_embed(patches)
+        active, means, total = patches, 0, self.backbone.multiply_adds_embed(patches)
         shares = dict(pause.stages)
         if any(isinstance(share, Threshold) for share in shares.values()):
             raise ValueError(f'the cost of "{pause}" depends on the picture: give shares')
         head = sum(m.weight.numel() for m in self.aux_head.modules() if isinstance(m, nn.Linear))
         for number in range(1, self.backbone.depth + 1):
             if number == self.rejoin:
-                active = patches
-            total += self.backbone.multiply_adds_block(number, active + self.backbone.prefix)
+                active, means = patches, 0
+            own = active + self.backbone.prefix
+            total += self.backbone.multiply_adds_block(number, own + means)
             if isinstance(share := shares.get(number), float):
-                total += (active + self.backbone.prefix) * head
-                active = pausing.going_on(active, share)
+                total += own * head
+                active, before = pausing.going_on(active, share), active
+                means += self.context and active < before
         return total + self.decoder.multiply_adds(active if early_exit else patches)
 
     @classmethod
@@ -390,6 +419,7 @@ def build_model(
     weights: bool | str | Path = False,
     drop_path: float = 0.0,
     rejoin: int | None = None,
+    context: bool = False,
     **decoder_options: Any,
 ) -> PausingSegmenter:
     """A pausing segmenter around the timm ViT of that name.
@@ -397,7 +427,8 @@ def build_model(
     ``classes`` are their names or just how many. ``weights`` initialises the backbone: True for
     timm's own by download, or a local safetensors file. ``image_size`` is what the position
     embeddings are stored for (default: the backbone's own); pictures of any size still run.
-    ``rejoin`` is the block before which paused patches come back (default: in the decoder).
+    ``rejoin`` is the block before which paused patches come back (default: in the decoder). With
+    ``context`` the mean of the patches that pause goes on in their place.
     """
     names = [f"class {i}" for i in range(classes)] if isinstance(classes, int) else classes
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
@@ -414,6 +445,7 @@ def build_model(
         std=std,
         drop_path=drop_path,
         rejoin=rejoin,
+        context=context,
     )
     return PausingSegmenter._around(part, config)
 
@@ -451,4 +483,5 @@ def _select(walk: Walk, pictures: Int[Tensor, " g"]) -> Walk:
         places=walk.places[pictures],
         table=table,
         stages=tuple(stages),
+        means=None if walk.means is None else walk.means[pictures],
     )

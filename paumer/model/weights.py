@@ -44,7 +44,8 @@ class ModelConfig:
 
     ``short_side`` is the length that the shorter side of pictures is scaled to, None leaves them;
     ``window`` and ``stride`` say how large pictures are cut (see ``Inference``). ``rejoin`` is the
-    block before which paused patches come back; without it they meet again in the decoder.
+    block before which paused patches come back; without it they meet again in the decoder. With
+    ``context`` the mean of the patches that pause goes on in their place.
     """
 
     backbone: str
@@ -62,6 +63,7 @@ class ModelConfig:
     window: int | None = None
     stride: int | None = None
     rejoin: int | None = None
+    context: bool = False
 
     def __post_init__(self) -> None:
         for name in (self.backbone, self.decoder, self.position_resize, *_listed(self.classes)):
@@ -76,6 +78,8 @@ class ModelConfig:
         _check_numbers("drop_path", [self.drop_path], 1, 0, 1)
         for name in ("short_side", "window", "stride", "rejoin"):
             _check_numbers(name, [getattr(self, name) or 1], 1, 1, _LARGEST)
+        if not isinstance(self.context, bool):
+            raise ValueError(f"context: {self.context!r} is not true or false")
         for colour in _listed(self.colours):
             _check_numbers("colours", colour, 3, 0, 255)
         if self.colours and len(self.colours) != len(self.classes):

@@ -61,6 +61,8 @@ class CostTable:
     """Into how many windows a picture is cut; the times are those of a batch of windows."""
     rejoin: int | None = None
     """The block before which paused patches come back, if not only in the decoder."""
+    context: bool = False
+    """Whether the mean of the patches that pause goes on."""
 
     def seconds(self, pause: PauseConfig, early_exit: bool = False) -> float:
         """The predicted time of one batch."""
@@ -74,13 +76,14 @@ class CostTable:
 
     def seconds_of(self, going_on: Mapping[int, int], early_exit: bool = False) -> float:
         """The predicted time of one batch when so many patches go on after some blocks."""
-        active, total = self.patches, self.embed + self.upsampling
+        active, means, total = self.patches, 0, self.embed + self.upsampling
         for number in range(1, self.depth + 1):
             if number == self.rejoin:
-                active = self.patches
-            total += between(self.block, active + self.prefix)
+                active, means = self.patches, 0
+            total += between(self.block, active + self.prefix + means)
             if number in going_on:
                 total += between(self.pausing, active)
+                means += self.context and going_on[number] < active
                 active = going_on[number]
                 total += between(self.assembling, active)
         exits = early_exit and bool(going_on)
@@ -154,6 +157,7 @@ def measure_cost(
         pausing=steps("pausing"),
         assembling=steps("assembling"),
         rejoin=model.rejoin,
+        context=model.context,
     )
 
 
@@ -218,6 +222,7 @@ def cached_cost(
     assert model.config
     shape |= {"backbone": model.config.backbone, "decoder": model.config.decoder}
     shape |= {"classes": len(model.config.classes), **dict(model.config.decoder_options)}
+    shape |= {"context": True} if model.context else {}
     name = hashlib.blake2b(json.dumps(shape, sort_keys=True).encode(), digest_size=8).hexdigest()
     path = directory / f"cost-{name}.json"
     try:

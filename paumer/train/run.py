@@ -120,6 +120,7 @@ def initial_network(options: TrainOptions, dataset: Dataset) -> PausingSegmenter
         weights=weights,
         drop_path=options.drop_path,
         rejoin=options.rejoin,
+        context=options.context,
         **extra,
     )
     assert network.config
@@ -130,8 +131,8 @@ def initial_network(options: TrainOptions, dataset: Dataset) -> PausingSegmenter
 def _from_model(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
     """The network of a trained model directory, to be trained on.
 
-    Backbone and decoder are the model's own, whatever the options say; where its paused patches
-    come back too, unless the options say where.
+    Backbone and decoder are the model's own, whatever the options say. So are its ``rejoin`` and
+    ``context`` unless the options set them.
     """
     config, tensors = load_model(Path(options.init))
     names = tuple(dataset.class_set.names)
@@ -145,6 +146,7 @@ def _from_model(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
         colours=dataset.class_set.colours,
         drop_path=options.drop_path,
         rejoin=options.rejoin or config.rejoin,
+        context=options.context or config.context,
         **_sizes(options),
     )
     if config.decoder == "mask":

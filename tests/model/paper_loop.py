@@ -24,7 +24,8 @@ def entropy(logits, place):
 def segment(model, images, stages=(), score=entropy, early_exit=False):
     """Full-size logits of each picture, and after which block each patch paused (0 = never).
 
-    Beyond the paper: from block ``model.rejoin`` on everyone is active again.
+    Beyond the paper: from block ``model.rejoin`` on everyone is active again, and with
+    ``model.context`` the mean of those that pause together goes on without a position.
     """
     results = [
         _segment_one(model, image, stages, score, early_exit, number)
@@ -36,21 +37,24 @@ def segment(model, images, stages=(), score=entropy, early_exit=False):
 def _segment_one(model, image, stages, score, early_exit, number):
     vit = model.backbone.vit
     heads, patches, turns, grid = _embed(vit, _pad(image, vit.patch_embed.patch_size))
-    active = list(range(len(patches)))
+    active, means = list(range(len(patches))), []
     paused_after = [0] * len(patches)
     exits = {}
     amounts = dict(stages)
     for block in range(1, len(vit.blocks) + 1):
         if block == model.rejoin:
-            active = list(range(len(patches)))
-        tokens = torch.stack([*heads, *(patches[place] for place in active)])[None]
+            active, means = list(range(len(patches))), []
+        tokens = torch.stack([*heads, *(patches[place] for place in active), *means])[None]
         if turns is None:
             tokens = vit.blocks[block - 1](tokens)[0]
         else:
-            tokens = vit.blocks[block - 1](tokens, rope=turns[active])[0]
+            still = torch.cat([turns[:1, ::2] * 0, turns[:1, ::2] * 0 + 1], 1)  # Sines, cosines.
+            table = torch.cat([turns[active], *[still for _ in means]])
+            tokens = vit.blocks[block - 1](tokens, rope=table)[0]
         heads = list(tokens[: len(heads)])
-        for place, token in zip(active, tokens[len(heads) :], strict=True):
-            patches[place] = token
+        for row, place in enumerate(active, len(heads)):
+            patches[place] = tokens[row]
+        means = list(tokens[len(heads) + len(active) :])
         if block in amounts:
             said = {place: model.aux_head(patches[place]) for place in active}
             scores = {place: score(said[place].tolist(), (number, place)) for place in active}
@@ -59,6 +63,9 @@ def _segment_one(model, image, stages, score, early_exit, number):
                 if place not in going_on:
                     paused_after[place] = block
                     exits[place] = said[place].log_softmax(-1)
+            paused = [patches[place] for place in active if place not in going_on]
+            if model.context and paused:
+                means.append(sum(paused) / len(paused))
             active = [place for place in active if place in going_on]
     if early_exit:
         last = vit.norm(torch.stack([*heads, *(patches[place] for place in active)]))[len(heads) :]

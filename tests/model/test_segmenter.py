@@ -178,6 +178,65 @@ def test_what_cannot_be_with_coming_back_is_refused(small_model):
         build_model("test_vit", classes=3, rejoin=7)
 
 
+# The mean of the paused patches goes on
+
+
+@pytest.mark.parametrize("kind", ["plain", "no prefix", "registers", "rotary", "rotary only"])
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("2:0.4", {}),
+        ("1:0.3,2:0.3,5:0.5", {}),
+        ("1:0.3,2:0,4:0.5", {}),
+        ("1:<1.1,3:<1.3", {}),
+        ("1:0.3,3:0.5", {"rejoin": 5}),
+    ],
+)
+def test_active_patches_see_the_mean_of_those_that_paused(small_model, kind, text, options):
+    without = optioned(small_model(kind, "mask", depth=1, double=True), **options)
+    model = optioned(without, context=True, **options)
+    images = pictures(3, dtype=torch.float64)
+    agree(model, images, text)
+    assert not torch.allclose(
+        model(images, parse(text)).logits, without(images, parse(text)).logits
+    )
+
+
+@pytest.mark.parametrize("text", ["none", "2:0"])
+def test_where_nobody_pauses_there_is_no_mean(small_model, text):
+    plain = small_model("plain", "mask")
+    own = optioned(plain, context=True)(pictures(), parse(text)).logits
+    assert torch.equal(own, plain(pictures(), parse(text)).logits)
+
+
+def test_means_leave_before_an_early_exit(small_model):
+    model = optioned(small_model("rotary", "mask", double=True), context=True)
+    agree(model, pictures(2, dtype=torch.float64), "1:0.3,4:0.3,6:0.5", early_exit=True)
+
+
+def test_means_follow_each_configuration_of_many(small_model):
+    model = optioned(small_model("rotary", "mask", depth=1, double=True), context=True)
+    images = pictures(3, dtype=torch.float64)
+    ways = [(parse(t), False) for t in ("none", "2:0.4", "2:0.4,4:0.5", "2:<1.2,4:<1.2", "4:0.3")]
+    with torch.inference_mode():
+        for number, found in model.forward_many(images, ways):
+            alone = model(images, ways[number][0], full_size=False)
+            assert torch.allclose(found.logits, alone.logits, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("text", "early_exit", "options"),
+    [("2:0.4", False, {}), ("1:0.3,2:0,4:0.5", True, {}), ("1:0.3,2:0.5", False, {"rejoin": 4})],
+)
+def test_means_are_counted_and_pass_gradients(small_model, text, early_exit, options):
+    model = optioned(small_model("rotary", "mask", depth=1), context=True, **options)
+    _check_gradients(model, text, early_exit)
+    counter = FlopCounterMode(display=False)
+    with torch.inference_mode(), counter:
+        model(pictures(1), parse(text), early_exit=early_exit)
+    assert 2 * model.multiply_adds((40, 56), parse(text), early_exit) == counter.get_total_flops()
+
+
 # Sizes
 
 
@@ -482,7 +541,11 @@ def fixed(unchecked, lively):
 
 @pytest.mark.parametrize(
     ("text", "early_exit", "options"),
-    [*((*way, {}) for way in FIXED), ("1:0.4,2:0.4", False, {"rejoin": 4})],
+    [
+        *((*way, {}) for way in FIXED),
+        ("1:0.4,2:0.4", False, {"rejoin": 4}),
+        ("1:0.4,2:0,3:0.4", False, {"context": True}),
+    ],
 )
 def test_it_exports_and_says_the_same(fixed, text, early_exit, options):
     model, images = fixed(text, early_exit, 4, "mask", **options), pictures(2)

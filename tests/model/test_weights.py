@@ -468,13 +468,18 @@ def test_a_configuration_is_a_value():
 
 
 def test_options_are_kept_and_old_directories_have_none(lively, tmp_path):
-    build_model("test_vit", classes=2, rejoin=5).save_pretrained(tmp_path / "new")
-    assert PausingSegmenter.from_pretrained(tmp_path / "new").rejoin == 5
+    build_model("test_vit", classes=2, rejoin=5, context=True).save_pretrained(tmp_path / "new")
+    new = PausingSegmenter.from_pretrained(tmp_path / "new")
+    assert (new.rejoin, new.context) == (5, True)
     file = tmp_path / "new/config.json"
     values = json.loads(file.read_text())
-    del values["rejoin"]
+    del values["rejoin"], values["context"]
     file.write_text(json.dumps(values))
-    assert PausingSegmenter.from_pretrained(tmp_path / "new").rejoin is None
+    old = PausingSegmenter.from_pretrained(tmp_path / "new")
+    assert (old.rejoin, old.context) == (None, False)
+    file.write_text(json.dumps({**values, "context": 1}))
+    with pytest.raises(ValueError, match="cannot read"):
+        PausingSegmenter.from_pretrained(tmp_path / "new")
     file.write_text(json.dumps({**values, "rejoin": 9}))
     with pytest.raises(ValueError, match="before block 9: this backbone has 6 blocks"):
         PausingSegmenter.from_pretrained(tmp_path / "new")

@@ -52,6 +52,13 @@ def test_blocks_after_patches_came_back_cost_as_without_pausing(plain_table):
         table.seconds(PauseConfig.parse("3:0.5"))
 
 
+def test_means_that_go_on_cost_as_patches_do(plain_table):
+    table = plain_table(patches=99, prefix=1, depth=3, context=True)
+    kept = going_on(99, 0.5)
+    expected = 1 + (kept + 2) / 100 + (kept + 2) / 100
+    assert table.seconds(PauseConfig.parse("1:0.5,2:0")) == pytest.approx(expected + 1)
+
+
 def test_a_prediction_says_that_it_is_one(table):
     item = table.predict(PauseConfig.parse("1:0.5"), miou=0.5)
     assert item.predicted
@@ -103,6 +110,9 @@ def test_a_table_is_measured_once(model, tmp_path, monkeypatch):
     other = copy.copy(model)
     other.config = replace(model.config, rejoin=4)  # The same parts, put together otherwise.
     assert cached_cost(other, images, QUICK, tmp_path) == replace(first, rejoin=4)
+    other.config = replace(model.config, context=True)
+    with pytest.raises(pytest.fail.Exception):  # Pausing takes longer.
+        cached_cost(other, images, QUICK, tmp_path)
     with pytest.raises(pytest.fail.Exception):  # Another batch is another table.
         cached_cost(model, images.repeat(2, 1, 1, 1), QUICK, tmp_path)
     file.write_text('{"block": 3')

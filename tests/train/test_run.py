@@ -203,11 +203,12 @@ def test_heads_learn_on_a_frozen_segmenter(tiny, whole, tmp_path, learn):
 
 
 def test_options_of_the_network_are_trained_and_kept(tiny, tmp_path):
-    options = replace(tiny, rejoin=6, steps=2, out=tmp_path / "run")
+    options = replace(tiny, rejoin=6, context=True, steps=2, out=tmp_path / "run")
     model = run.train(options) / "model"
-    assert PausingSegmenter.from_pretrained(model).rejoin == 6
+    trained = PausingSegmenter.from_pretrained(model)
+    assert (trained.rejoin, trained.context) == (6, True)
     later = run.initial_network(replace(tiny, init=str(model)), run.open_dataset(tiny.data, "val"))
-    assert later.rejoin == 6
+    assert (later.rejoin, later.context) == (6, True)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
