@@ -22,7 +22,7 @@ from paumer.commands.console import (
 )
 from paumer.commands.demo import demo
 from paumer.commands.export import export
-from paumer.commands.measure import evaluate, sweep, tune
+from paumer.commands.measure import calibrate, evaluate, sweep, tune
 from paumer.commands.predict import predict
 from paumer.commands.serve import serve
 from paumer.commands.study import study
@@ -39,7 +39,7 @@ app = App(
     help="Segmentation by a vision transformer whose clear patches pause.",
     version=__version__,
 )
-for command in (demo, predict, bench, evaluate, sweep, tune, study, export, serve):
+for command in (demo, predict, bench, evaluate, sweep, tune, calibrate, study, export, serve):
     app.command(command)
 
 

@@ -502,6 +502,30 @@ class TuneOptions:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
+class CalibrateOptions:
+    """What `paumer calibrate` fits temperatures of early exit on."""
+
+    model: str
+    """A model directory or a training run; the temperatures are written there."""
+
+    data: str = "scenes"
+    """scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, a data.yaml, or several joined by +."""
+
+    split: Literal["train", "val", "test"] = "val"
+    """Pictures to fit on."""
+
+    pictures: int | None = 50
+    """Fit on this many pictures only, spread over the split."""
+
+    threads: int | None = None
+    """CPU threads (default: torch's)."""
+
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
 class ExportOptions:
     """What `paumer export` writes."""
 

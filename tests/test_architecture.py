@@ -21,7 +21,7 @@ predict data.datasets scenes.files
 study.sizes study.speed data.checking serve.batcher
 study.accuracy study.cost study.figures study.grids train.checkpoint train.feed serve.service
 study.sweep study.uncertainty train.task train.metrics serve.server
-study.tuning study.paper_figures train.run serve.process
+study.tuning study.paper_figures study.temperature train.run serve.process
 study.illustration study.adaptive jobs
 commands.console
 commands.bench commands.demo commands.export commands.study commands.measure commands.predict

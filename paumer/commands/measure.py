@@ -1,4 +1,4 @@
-"""`paumer evaluate`, `sweep` and `tune`: measure configurations and choose one."""
+"""`paumer evaluate`, `sweep`, `tune` and `calibrate`: measure configurations and choose one."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ from paumer.commands.console import (
     write_json,
     write_jsonl,
 )
-from paumer.options import EvaluateOptions, SweepOptions, TuneOptions
+from paumer.options import CalibrateOptions, EvaluateOptions, SweepOptions, TuneOptions
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -143,7 +143,6 @@ def sweep(options: SweepOptions) -> None:
 
 def tune(options: TuneOptions) -> None:
     """Find the best configuration for a budget and keep it as an operating point of the model."""
-    from paumer.model.weights import find_model
     from paumer.predict import check_point_name, write_points
     from paumer.study.adaptive import tune_adaptive
     from paumer.study.speed import SpeedSettings
@@ -162,14 +161,9 @@ def tune(options: TuneOptions) -> None:
         most=options.most,
         speed=SpeedSettings(threads=options.threads, rounds=options.rounds),
     )
-    if not Path(options.model).is_dir():
-        raise ValueError(
-            f'"{options.model}" is no folder: operating points are written into the model, '
-            f"so save it to disk first"
-        )
+    directory = _own_directory(options.model, "operating points")
     if options.adaptive and options.batch != 1:
         raise ValueError("--adaptive times pictures one by one: leave --batch at 1")
-    directory = find_model(options.model)
     predictor, dataset, places = _open(options)
     out = options.out or directory / "tune"
     with named_progress() as update:
@@ -193,6 +187,43 @@ def tune(options: TuneOptions) -> None:
         say(f"nothing meets {budget}; the nearest is {result.choice.pause}:")
         _print_measurements([result.choice])
         sys.exit(1)
+
+
+def calibrate(options: CalibrateOptions) -> None:
+    """Fit temperatures that make early exit's two heads as sure as they are right.
+
+    They become part of the model, and every early exit uses them. Fit again after training it on.
+    """
+    from paumer.study.temperature import fit_temperatures
+
+    directory = _own_directory(options.model, "temperatures")
+    predictor, dataset, places = _open(options)
+    network = predictor.network
+    with progress_bar("early exits") as update:
+        fits = fit_temperatures(predictor, dataset, places, update)
+    table = new_table("head", "patches", "loss", "calibrated", "temperature")
+    for fit in fits:
+        head = f"auxiliary, block {fit.block}" if fit.block else "decoder"
+        losses = (f"{fit.before:.4f}", f"{fit.after:.4f}")
+        table.add_row(head, str(fit.patches), *losses, f"{fit.temperature:g}")
+    console.print(table)
+    temperatures = tuple(fit.temperature for fit in fits)
+    network.config = replace(predictor.config, temperatures=temperatures)
+    network.save_pretrained(directory)
+    say(f"wrote {len(fits)} temperatures to {directory}")
+    if stale := [name for name, point in predictor.points.items() if point.early_exit]:
+        say(f"measured before with other temperatures: {', '.join(stale)}; tune them again")
+
+
+def _own_directory(model: str, what: str) -> Path:
+    """The directory of a model on disk, into which something can be written."""
+    from paumer.model.weights import find_model
+
+    if not Path(model).is_dir():
+        raise ValueError(
+            f'"{model}" is no folder: {what} are written into the model, so save it to disk first'
+        )
+    return find_model(model)
 
 
 def _report_adaptive(found: "AdaptiveTuned", path: Path) -> None:
@@ -229,7 +260,7 @@ def _report_adaptive(found: "AdaptiveTuned", path: Path) -> None:
 
 
 def _open(
-    options: EvaluateOptions | SweepOptions | TuneOptions,
+    options: EvaluateOptions | SweepOptions | TuneOptions | CalibrateOptions,
 ) -> "tuple[Predictor, Dataset, list[int]]":
     """The model, the data, and which pictures count."""
     import numpy as np

@@ -92,6 +92,11 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
     ) -> None:
         super().__init__()
         rejoin, depth = config and config.rejoin, backbone.depth
+        if config and config.temperatures and len(config.temperatures) != depth + 1:
+            raise ValueError(
+                f"{len(config.temperatures)} temperatures for {depth} blocks and the decoder: "
+                f"give {depth + 1}, or none"
+            )
         if rejoin is not None and rejoin not in range(3, depth + 1):
             raise ValueError(
                 f"paused patches cannot come back before block {rejoin}: this backbone has {depth} "
@@ -281,12 +286,23 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         # Log-probabilities, because the two heads' raw logits have different scales.
         assert isinstance(self.decoder, TokenDecoder)
         patches = self.backbone.norm(walk.tokens)[:, self.backbone.prefix :]
-        log_p = self.decoder.token_logits(patches).log_softmax(-1)
+        log_p = self._log_p(self.decoder.token_logits(patches), self.backbone.depth)
         stages = [
-            (stage.logits.log_softmax(-1), pausing.rows_of(stage.kept, stage.places.shape[1]))
+            (
+                self._log_p(stage.logits, stage.block - 1),
+                pausing.rows_of(stage.kept, stage.places.shape[1]),
+            )
             for stage in walk.stages
         ]
         return pausing.assemble(log_p, stages)
+
+    def _log_p(
+        self, logits: Float[Tensor, "b n classes"], head: int
+    ) -> Float[Tensor, "b n classes"]:
+        """Log-probabilities, at the head's temperature where it has one."""
+        if self.config and self.config.temperatures:
+            logits = logits / self.config.temperatures[head]
+        return logits.log_softmax(-1)
 
     def check(self, pause: PauseConfig, early_exit: bool) -> None:
         """Raise unless this network can pause like this."""

@@ -45,7 +45,8 @@ class ModelConfig:
     ``short_side`` is the length that the shorter side of pictures is scaled to, None leaves them;
     ``window`` and ``stride`` say how large pictures are cut (see ``Inference``). ``rejoin`` is the
     block before which paused patches come back; without it they meet again in the decoder. With
-    ``context`` the mean of the patches that pause goes on in their place.
+    ``context`` the mean of the patches that pause goes on in their place. ``temperatures`` divide
+    the logits of an early exit: the auxiliary head's after each block, then the decoder's.
     """
 
     backbone: str
@@ -64,6 +65,7 @@ class ModelConfig:
     stride: int | None = None
     rejoin: int | None = None
     context: bool = False
+    temperatures: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for name in (self.backbone, self.decoder, self.position_resize, *_listed(self.classes)):
@@ -78,6 +80,8 @@ class ModelConfig:
         _check_numbers("drop_path", [self.drop_path], 1, 0, 1)
         for name in ("short_side", "window", "stride", "rejoin"):
             _check_numbers(name, [getattr(self, name) or 1], 1, 1, _LARGEST)
+        temperatures = _listed(self.temperatures)
+        _check_numbers("temperatures", temperatures, len(temperatures), 0.01, 100)
         if not isinstance(self.context, bool):
             raise ValueError(f"context: {self.context!r} is not true or false")
         for colour in _listed(self.colours):

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from paumer.criteria import entropy, patch_labels
-from paumer.data.datasets import Dataset
+from paumer.data.datasets import Dataset, Sample
 from paumer.data.transforms import normalise
 from paumer.model.decoders import to_grid
 from paumer.model.segmenter import PausingSegmenter, pad_to_patches
@@ -92,6 +92,18 @@ def read_heads(run: Path, network: PausingSegmenter) -> list[nn.Module]:
     return list(heads)
 
 
+def whole_picture(
+    predictor: Predictor, dataset: Dataset, sample: Sample
+) -> tuple[Float[Tensor, "1 3 h w"], Int[Tensor, "1 n"]]:
+    """A picture whole as the network sees it, and the commonest true class of each patch."""
+    config, network = predictor.config, predictor.network
+    device = next(network.parameters()).device
+    images = normalise(predictor.scaled(sample.image)[None].to(device), config.mean, config.std)
+    labels = torch.from_numpy(predictor.scaled_labels(sample.labels))[None]
+    classes = dataset.class_set
+    return images, patch_labels(labels, network.backbone.patch, len(classes), classes.ignore)
+
+
 def study_blocks(
     predictor: Predictor,
     dataset: Dataset,
@@ -110,20 +122,11 @@ def study_blocks(
     confusions = [Confusion.empty(classes) for _ in range(depth)]
     check_classes(predictor, dataset)
     for done, (sample,) in enumerate(read_ahead(dataset, [[place] for place in indices])):
-        pixels = predictor.scaled(sample.image)
-        truth = patch_labels(
-            torch.from_numpy(predictor.scaled_labels(sample.labels))[None],
-            network.backbone.patch,
-            classes,
-            dataset.class_set.ignore,
-        )
+        images, truth = whole_picture(predictor, dataset, sample)
         with torch.inference_mode():
-            config = predictor.config
-            device = next(network.parameters()).device
-            images = normalise(pixels[None].to(device), config.mean, config.std)
             for block, logits in enumerate(block_logits(network, images, heads)):
                 _count_entropies(counts, block, logits.cpu(), truth)
-                labels = _pixel_labels(predictor, logits[0].cpu(), sample.labels.shape, pixels)
+                labels = _pixel_labels(predictor, logits[0].cpu(), sample.labels.shape, images[0])
                 ignore = dataset.class_set.ignore
                 confusions[block] += Confusion.of(labels, sample.labels, classes, ignore)
         if progress:

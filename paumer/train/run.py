@@ -147,6 +147,7 @@ def _from_model(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
         drop_path=options.drop_path,
         rejoin=options.rejoin or config.rejoin,
         context=options.context or config.context,
+        temperatures=(),  # They fitted the weights as they were.
         **_sizes(options),
     )
     if config.decoder == "mask":

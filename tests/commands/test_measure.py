@@ -226,3 +226,30 @@ def test_operating_points_are_known_by_name_everywhere(model, data, tmp_path, ca
     assert "2:0.5" in [json.loads(line)["pause"] for line in lines]
     with pytest.raises(ValueError, match='"early" exits early: add --early-exit'):
         run("bench", *words, "--pause", "early")
+
+
+def test_calibrate_keeps_temperatures_in_the_model_and_evaluate_uses_them(
+    model, data, tmp_path, capsys
+):
+    common = ("evaluate", "--model", model, "--data", data, "--pause", "2:0.5", "--early-exit")
+    run(*common, "--json", tmp_path / "before.json")
+    weights = (tmp_path / "model/model.safetensors").read_bytes()
+    point = Measurement(pause=PauseConfig.parse("2:0.5"), early_exit=True)
+    write_points(tmp_path / "model", {"quick": point})
+    capsys.readouterr()
+    run("calibrate", "--model", model, "--data", data, "--pictures", 3)
+    printed = capsys.readouterr().out
+    assert "auxiliary, block 6" in printed
+    assert "measured before with other temperatures: quick" in printed
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    assert len(config["temperatures"]) == 7
+    assert any(value != 1 for value in config["temperatures"])
+    assert (tmp_path / "model/model.safetensors").read_bytes() == weights
+    run(*common, "--json", tmp_path / "after.json")
+    before, after = (
+        json.loads((tmp_path / name).read_text())["evaluations"][0]["confusion"]
+        for name in ("before.json", "after.json")
+    )
+    assert before != after
+    with pytest.raises(ValueError, match="is no folder: temperatures are written into the model"):
+        run("calibrate", "--model", "street-tiny")

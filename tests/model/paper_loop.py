@@ -25,7 +25,8 @@ def segment(model, images, stages=(), score=entropy, early_exit=False):
     """Full-size logits of each picture, and after which block each patch paused (0 = never).
 
     Beyond the paper: from block ``model.rejoin`` on everyone is active again, and with
-    ``model.context`` the mean of those that pause together goes on without a position.
+    ``model.context`` the mean of those that pause together goes on without a position; the
+    temperatures of its configuration divide the logits of an early exit.
     """
     results = [
         _segment_one(model, image, stages, score, early_exit, number)
@@ -39,7 +40,7 @@ def _segment_one(model, image, stages, score, early_exit, number):
     heads, patches, turns, grid = _embed(vit, _pad(image, vit.patch_embed.patch_size))
     active, means = list(range(len(patches))), []
     paused_after = [0] * len(patches)
-    exits = {}
+    exits, warmth = {}, (model.config and model.config.temperatures) or [1] * (len(vit.blocks) + 1)
     amounts = dict(stages)
     for block in range(1, len(vit.blocks) + 1):
         if block == model.rejoin:
@@ -62,14 +63,14 @@ def _segment_one(model, image, stages, score, early_exit, number):
             for place in active:
                 if place not in going_on:
                     paused_after[place] = block
-                    exits[place] = said[place].log_softmax(-1)
+                    exits[place] = (said[place] / warmth[block - 1]).log_softmax(-1)
             paused = [patches[place] for place in active if place not in going_on]
             if model.context and paused:
                 means.append(sum(paused) / len(paused))
             active = [place for place in active if place in going_on]
     if early_exit:
         last = vit.norm(torch.stack([*heads, *(patches[place] for place in active)]))[len(heads) :]
-        logits = model.decoder.token_logits(last[None])[0].log_softmax(-1)
+        logits = (model.decoder.token_logits(last[None])[0] / warmth[-1]).log_softmax(-1)
         exits.update(zip(active, logits, strict=True))
         rows = torch.stack([exits[place] for place in range(len(patches))])
         coarse = rows.T.reshape(1, -1, *grid)

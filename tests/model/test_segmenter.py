@@ -237,6 +237,19 @@ def test_means_are_counted_and_pass_gradients(small_model, text, early_exit, opt
     assert 2 * model.multiply_adds((40, 56), parse(text), early_exit) == counter.get_total_flops()
 
 
+# Temperatures
+
+
+@pytest.mark.parametrize("text", ["none", "1:0.3,4:0.3,6:0.5", "2:<1.2,4:<1.3"])
+def test_temperatures_divide_the_logits_of_an_early_exit_and_no_others(small_model, text):
+    plain = small_model("plain", "mask", double=True)
+    model = optioned(plain, temperatures=(0.5, 0.7, 0.9, 1.1, 1.3, 1.5, 2.0))
+    images = pictures(3, dtype=torch.float64)
+    agree(model, images, text, early_exit=True)
+    if "6" not in text:
+        assert torch.equal(model(images, parse(text)).logits, plain(images, parse(text)).logits)
+
+
 # Sizes
 
 

@@ -207,8 +207,11 @@ def test_options_of_the_network_are_trained_and_kept(tiny, tmp_path):
     model = run.train(options) / "model"
     trained = PausingSegmenter.from_pretrained(model)
     assert (trained.rejoin, trained.context) == (6, True)
+    # Temperatures fit the weights as they are, so training on forgets them.
+    trained.config = replace(trained.config, temperatures=(2.0,) * 7)
+    trained.save_pretrained(model)
     later = run.initial_network(replace(tiny, init=str(model)), run.open_dataset(tiny.data, "val"))
-    assert (later.rejoin, later.context) == (6, True)
+    assert (later.rejoin, later.context, later.config.temperatures) == (6, True, ())
 
 
 @pytest.mark.parametrize("workers", [0, 1])
