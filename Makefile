@@ -1,10 +1,11 @@
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo evidence test check clean
+.PHONY: help setup demo evidence test slow check clean
 
 PYTHON ?= python3
 BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 SHOW := awk '/^ *(Collecting|Downloading|Using cached|Installing|Building|Preparing)/ {printf "\r\033[K%.78s", $$0; fflush()} /^ *(ERROR|error)/ {print} END {printf "\r\033[K"}'
 
 help: ## list the targets
@@ -29,8 +30,11 @@ demo: setup ## the built-in model at several speeds on held-out scenes: open out
 evidence: setup ## train and measure what docs/results.md reports: hours (DATA=camvid:DIR INIT=weights)
 	@$(BIN)/python benchmarks/evidence.py --data $(DATA) $(if $(INIT),--init $(INIT))
 
-test: setup ## run the tests
-	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+test: setup ## run the tests that take no more than three minutes together
+	@$(PYTEST) -m "not slow"
+
+slow: setup ## run the other tests: exports, examples, killed processes, nginx
+	@$(PYTEST) -m slow
 
 check: setup ## formatting, lint and types
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && echo "check: clean"

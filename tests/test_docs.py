@@ -138,6 +138,7 @@ def outcomes(tmp_path_factory):
     return json.loads((place / "found.json").read_text("utf-8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PYTHON)
 def test_the_python_runs(page, outcomes):
     assert not outcomes[page], outcomes[page]

@@ -6,6 +6,7 @@ from paumer import Inference, PauseConfig, Predictor, build_model
 from paumer.criteria import confidence
 from paumer.engines import make_engine
 
+pytestmark = pytest.mark.slow
 WAYS = [("3:0.4", False), ("3:0.4,5:0.4", False)]
 
 

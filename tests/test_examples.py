@@ -24,6 +24,7 @@ from paumer.scenes.scene import scene
 from paumer.study.tradeoff import Budget, Measurement
 from paumer.study.tuning import Tuned
 
+pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TINY = "test_vit2"  # Eight blocks of 64 channels.
 

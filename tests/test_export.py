@@ -15,7 +15,8 @@ from paumer.export import ExportInfo, export_onnx, open_onnx, open_program, veri
 pytest.importorskip("onnxruntime", reason="exported files run in onnxruntime")
 pytest.importorskip("onnxscript", reason="exporting needs onnxscript")
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # The exporter's own.
+# Warnings are the exporter's own.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 CONFIGS = [PauseConfig.parse(t) for t in ("none", "2:0.4", "4:0.5", "2:0.4,4:0.4", "2:0.9,4:0.9")]
 
 
@@ -121,7 +122,7 @@ def test_a_context_is_exported_for_one_configuration_only(model, tmp_path):
     model = copy.copy(model)
     model.config = replace(model.config, context=True)
     with pytest.raises(ValueError, match="how many means go on depends on where patches pause"):
-        export_onnx(model, tmp_path / "x.onnx", (64, 64))
+        export_onnx(model, tmp_path / "x.onnx", (64, 64), blocks=(2, 4))
 
 
 def test_other_files_are_refused(tmp_path):

@@ -99,6 +99,7 @@ print([key for key in before if before[key] != after[key]])
 """
 
 
+@pytest.mark.slow
 def test_importing_every_module_changes_nothing():
     """What other libraries do to the process when imported is theirs: they come first."""
     root = Path(paumer.__file__).parent

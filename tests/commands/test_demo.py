@@ -23,6 +23,7 @@ def run(model, out):
     app([*words, "--threads", "1", "--out", str(out)], result_action="return_value")
 
 
+@pytest.mark.slow
 def test_the_demo_writes_a_report_with_its_pictures(model, tmp_path, capsys):
     points = {"fast": Measurement(pause=PauseConfig.parse("2:0.5"), early_exit=True)}
     write_points(model, points)

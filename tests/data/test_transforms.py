@@ -147,6 +147,7 @@ class TestSeed:
             assert torch.equal(b, d)
         assert len({float(pixels.sum()) for pixels, _ in first}) == 12
 
+    @pytest.mark.slow
     def test_another_process_agrees_and_keeps_its_random_states(self):
         code = """
 import numpy as np, random, torch, types

@@ -589,6 +589,7 @@ def test_it_compiles_without_a_graph_break(fixed, text, early_exit):
     _compare_compiled(fixed(text, early_exit), "aot_eager")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on PATH")
 def test_it_compiles_to_machine_code(fixed):
     _compare_compiled(fixed("1:0.4", False, 2), "inductor")

@@ -88,6 +88,7 @@ def proxy(tmp_path):
         process.wait()
 
 
+@pytest.mark.slow
 def test_a_replica_killed_under_load_loses_no_answer(proxy, replica, serving, predictor, png):
     first, port = replica()
     url = proxy(port, serving(target=2.0).port)

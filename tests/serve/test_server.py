@@ -268,6 +268,7 @@ def test_nothing_is_loaded_from_outside(serving):
     assert names == ["pause", "floor", "early_exit", "output"]
 
 
+@pytest.mark.slow
 def test_the_command_serves_drains_and_ends_well(replica, png):
     process, port = replica()
     url = f"http://127.0.0.1:{port}"

@@ -96,6 +96,7 @@ def test_changed_files_are_another_sweep(predictor, tmp_path):
         run()
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_it_ends_the_same(predictor, pictures, tmp_path):
     def count(name):
         return len(list((tmp_path / name / "counts").glob("*.npz")))

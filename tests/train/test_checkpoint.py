@@ -131,6 +131,7 @@ def test_a_full_disk_is_named_and_leaves_no_litter(tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_fifty_kills_while_saving_lose_nothing(tmp_path):
     dice = random.Random(0)

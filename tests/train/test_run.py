@@ -219,6 +219,7 @@ def test_a_loss_that_is_no_number_ends_with_advice_and_keeps_checkpoints(tiny, t
     assert list_checkpoints(tmp_path / "run" / "checkpoints")
 
 
+@pytest.mark.slow
 def test_a_dead_worker_is_reported(tiny, tmp_path, monkeypatch):
     from paumer.data.datasets import FolderDataset
 
