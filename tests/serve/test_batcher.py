@@ -6,7 +6,7 @@ import pytest
 
 from paumer import Inference, PauseConfig, Segmentation
 from paumer.data.labels import ClassSet
-from paumer.serve.batcher import Batcher, BusyError, Job
+from paumer.serve.batcher import AbandonedError, Batcher, BusyError, Job
 from paumer.serve.governor import QueueGovernor
 
 WAYS = tuple(Inference(pause=PauseConfig.parse(text)) for text in ("none", "3:0.4", "3:0.8"))
@@ -130,11 +130,29 @@ def test_cancelled_jobs_leave(start, gate):
     assert futures[0].cancel()
     assert futures[2].cancel()
     assert batcher.waiting == 2
-    assert not first.cancel()  # It runs already.
     for _ in range(3):
         gate.open.release()
     futures[3].result(10)
+    assert first.done()
     assert [numbers for numbers, _ in gate.batches] == [[0], [2], [4]]
+
+
+def test_a_batch_goes_on_until_nobody_wants_it(start, gate):
+    batcher = start(batch=2)
+    first = first_in(batcher, gate)
+    futures = [batcher.submit(job(n)) for n in (1, 2)]
+    batcher.check_wanted()
+    assert first.cancel()
+    with pytest.raises(AbandonedError):
+        batcher.check_wanted()
+    gate.open.release()
+    while len(gate.batches) < 2:
+        time.sleep(0.001)
+    assert futures[0].cancel()
+    batcher.check_wanted()  # The other one still does.
+    gate.open.release()
+    assert futures[1].result(10).result.image[0, 0, 0] == 2
+    batcher.check_wanted()
 
 
 def test_a_failure_is_its_own_only(start):
