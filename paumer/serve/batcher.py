@@ -71,7 +71,7 @@ class Batcher:
         governor: QueueGovernor,
         most: int = 64,
         batch: int = 1,
-        headroom: float = 0.65,
+        headroom: float = 0.75,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.run, self.ways, self.governor = run, tuple(ways), governor
@@ -178,24 +178,23 @@ class Batcher:
         begin, way = self.clock(), jobs[0].way
         assert way is not None
         results: Sequence[Segmentation] = ()
-        failure: Exception | None = None
         try:
             results = self.run([job.picture for job in jobs], way)
+        except AbandonedError:
+            pass
         except Exception as error:  # Whatever it is, it is these requests', not the service's.
-            failure = error
+            for job in jobs:
+                if job.done.set_running_or_notify_cancel():
+                    job.done.set_exception(error)
         seconds = self.clock() - begin
         with self._wake:
             if results and self._running:
                 self.governor.note(self._running[1], seconds)
             self._running = None
         self.on_batch(len(jobs), seconds)
-        for place, job in enumerate(jobs):
-            if not job.done.set_running_or_notify_cancel():
-                continue  # Its client has hung up.
-            if failure:
-                job.done.set_exception(failure)
-            else:
-                job.done.set_result(Done(results[place], way, begin - job.arrived, seconds))
+        for job, result in zip(jobs, results, strict=False):
+            if job.done.set_running_or_notify_cancel():
+                job.done.set_result(Done(result, way, begin - job.arrived, seconds))
 
     def _take(self) -> list[Job]:
         """The next jobs that run together, none when it is time to end."""

@@ -1,5 +1,7 @@
+import gc
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -96,7 +98,7 @@ def test_a_floor_is_kept_when_the_governor_hurries(start, gate):
 
 
 def test_more_than_can_be_done_in_time_is_refused_at_once(start, gate):
-    batcher = start(target=0.4)  # Room for 0.26 s: what runs, and 4 at the fastest.
+    batcher = start(target=0.35)  # Room for 0.26 s: what runs, and 4 at the fastest.
     first_in(batcher, gate)
     while batcher.waiting < 4:
         batcher.submit(job())
@@ -153,6 +155,31 @@ def test_a_batch_goes_on_until_nobody_wants_it(start, gate):
     gate.open.release()
     assert futures[1].result(10).result.image[0, 0, 0] == 2
     batcher.check_wanted()
+
+
+def test_what_nobody_wants_is_freed_at_once(gate):
+    class Large:
+        pass
+
+    made = []
+
+    def run(pictures, way):
+        large = Large()
+        made.append(weakref.ref(large))
+        gate.entered.set()
+        assert gate.open.acquire(timeout=10)
+        batcher.check_wanted()
+
+    batcher = Batcher(run, WAYS, QueueGovernor(3, 1.0))
+    batcher.start()
+    gc.disable()
+    try:
+        assert first_in(batcher, gate).cancel()
+        gate.open.release()
+        batcher.stop()
+        assert made[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_a_failure_is_its_own_only(start):
