@@ -1,184 +1,302 @@
-"""What the service does under load: Poisson arrivals at multiples of its capacity without pausing.
+"""What the service does under load, part by part, against what it should do.
 
-python benchmarks/serve_load.py --model runs/mine --out out/load
-python benchmarks/serve_load.py --model runs/mine --levels 0.5 2 --arrivals 100      (a short look)
+python benchmarks/serve_load.py                                     all parts of the built-in model
+python benchmarks/serve_load.py levels --model runs/mine            one part
+python benchmarks/serve_load.py levels --levels 0.5 2 --arrivals 100        a short look
+
+levels   Poisson arrivals at multiples of capacity; beside it the same service without pausing
+steps    the load rises and falls
+steady   the load stays
+hostile  slow clients, clients that hang up, bombs and floods: what they cost the others
+mixed    clients with mixed configurations: masks against those computed alone
+batches  throughput at full batches against the bare predictor
+proxy    two replicas behind nginx against two bare predictors; one is killed
 
 The service runs on one core with one thread, the load comes from another one. S0 is what a picture
-takes without pausing when the service is never idle; the latency target is 8 S0. Arrivals do not
-wait for answers. The same service without pausing stands beside it. Then steps of the load, and
-steady load.
+takes without pausing when the service is never idle, C0 = 1/S0; the latency target is 8 S0. What
+is found goes to load.json, where parts measured before stay, and load.png.
 """
 
 import argparse
 import asyncio
-import io
 import json
 import os
 import random
 import re
-import signal
-import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from contextlib import contextmanager
+from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
-import httpx
 import matplotlib.pyplot as plt
-from PIL import Image
-
-from paumer.scenes.scene import scene
-
-parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument("--model", required=True)
-parser.add_argument("--levels", type=float, nargs="*", default=[0.5, 1, 1.5, 2, 3])
-parser.add_argument("--arrivals", type=int, default=600, help="of each level")
-parser.add_argument("--steady", type=float, nargs="*", default=[0.5, 0.8])
-parser.add_argument("--seconds", type=float, default=60, help="of steady load")
-parser.add_argument("--steps", type=float, nargs="*", default=[2.0], help="load in a step from 0.3")
-parser.add_argument("--size", type=int, default=256)
-parser.add_argument("--patience", type=float, default=8, help="latency target in S0")
-parser.add_argument("--cores", type=int, nargs=2, default=[0, 1], help="of service and load")
-parser.add_argument("--seed", type=int, default=0)
-parser.add_argument("--out", type=Path, default=Path("out/load"))
-arguments = parser.parse_args()
-
-PICTURES = []
-for number in range(16):
-    memory = io.BytesIO()
-    Image.fromarray(scene(number, (arguments.size, arguments.size))[0]).save(memory, "JPEG")
-    PICTURES.append(memory.getvalue())
+import serve_compare
+from serve_client import (
+    Client,
+    get,
+    get_json,
+    make_pictures,
+    open_loop,
+    percentile,
+    poisson,
+    service,
+    throughput,
+)
 
 
-@contextmanager
-def service(*words):
-    """A service on its core; gives its address."""
-    command = [sys.executable, "-m", "paumer", "serve", "--model", arguments.model]
-    process = subprocess.Popen(
-        [*command, "--port", "0", "--threads", "1", *map(str, words)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
-        preexec_fn=lambda: os.sched_setaffinity(0, [arguments.cores[0]]),
+class Setting(NamedTuple):
+    """What this machine does with this model, and what is asked of it."""
+
+    s0: float
+    target: float
+    fastest: str
+    first: str
+    unpaused: str
+    mious: dict[str, float | None]
+
+    def rate(self, level):
+        """Requests per second at a multiple of C0."""
+        return level / self.s0
+
+
+def measure(arguments, pictures):
+    """The setting, from a service that is never idle."""
+    with service(arguments.model, arguments.cores[0], "--latency-ms", 1e6) as (url, _):
+        model = get_json(url, "/v1/model")
+        throughput(url, pictures, 1, 10, pause="none")
+        _, alone = throughput(url, pictures, 1, 20, pause="none")
+        plain, _ = throughput(url, pictures, 4, 100, pause="none")
+        fastest = model["points"][-1]["name"]
+        fast, _ = throughput(url, pictures, 4, 100, pause=fastest)
+    target = arguments.patience / plain
+    print(
+        f"S0 {1000 / plain:.1f} ms ({1000 * alone:.1f} ms alone), C0 {plain:.1f}/s, at {fastest} "
+        f"{fast:.1f}/s ({fast / plain:.2f}x), target {1000 * target:.0f} ms",
+        flush=True,
     )
-    try:
-        url = re.search(r"http://\S+", process.stdout.readline())[0]
-        while httpx.get(f"{url}/readyz").status_code != 200:
-            time.sleep(0.1)
-        yield url
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+    unpaused = next(point["name"] for point in model["curve"] if point["pause"] == "none")
+    mious = {point["name"]: point["miou"] for point in model["curve"]}
+    first = model["points"][0]["name"]
+    return Setting(1 / plain, target, fastest, first, unpaused, mious)
 
 
-async def ask(client, number, begin, **options):
-    """One request: when it was due, its seconds, status, operating point, and how late it left."""
-    body, late = PICTURES[number % len(PICTURES)], time.perf_counter() - begin
-    try:
-        response = await client.post("/v1/segment", content=body, params=options)
-        status, point = response.status_code, response.headers.get("x-paumer-point")
-    except httpx.TransportError as error:
-        status, point = type(error).__name__, None
-    return begin, time.perf_counter() - begin, status, point, late
+def ask(url, pictures, setting, rate, seed, **ends):
+    """Answers to Poisson arrivals at a rate, or one for each time."""
+    rate = rate if callable(rate) else lambda _, always=rate: always
+    dues = poisson(random.Random(seed), rate, setting.rate(4), **ends)
+
+    async def run():
+        async with Client(url) as client:
+            return await open_loop(client, pictures, dues)
+
+    return asyncio.run(run())
 
 
-def connect(url):
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-    return httpx.AsyncClient(base_url=url, timeout=60, limits=limits)
-
-
-async def closed_loop(url, clients, requests, **options):
-    """Requests per second, and the median seconds of one, with so many clients in turn."""
-    async with connect(url) as client:
-        numbers = iter(range(requests))
-
-        answers = []
-
-        async def one():
-            for n in numbers:
-                answers.append(await ask(client, n, time.perf_counter(), **options))
-
-        begin = time.perf_counter()
-        await asyncio.gather(*(one() for _ in range(clients)))
-    good = [seconds for _, seconds, status, *_ in answers if status == 200]
-    return len(good) / (time.perf_counter() - begin), statistics.median(good)
-
-
-async def open_loop(url, rate, arrivals=None, until=None):
-    """Answers to Poisson arrivals at ``rate(seconds since the start)`` requests per second.
-
-    Drawn at four times the capacity and thinned, so that a change of the rate counts at once.
-    """
-    dice, tasks, start, due = random.Random(arguments.seed), [], time.perf_counter() + 0.2, 0.0
-    async with connect(url) as client:
-        while True:
-            due += dice.expovariate(4 / s0)
-            if dice.random() > rate(due) * s0 / 4:
-                continue
-            if (until and due > until) or (arrivals and len(tasks) >= arrivals):
-                break
-            await asyncio.sleep(max(0.0, start + due - time.perf_counter()))
-            tasks.append(asyncio.create_task(ask(client, len(tasks), start + due)))
-        answers = await asyncio.gather(*tasks)
-    return [(begin - start, *rest) for begin, *rest in answers]
-
-
-def status(url):
-    return httpx.get(f"{url}/v1/status").json()
-
-
-def settle(url):
+def settle(url, setting):
     """Wait until the service is calm at its first point."""
-    first = httpx.get(f"{url}/v1/model").json()["points"][0]["name"]
-    while status(url)["point"] != first or status(url)["queue"]:
+    while (status := get_json(url, "/v1/status"))["point"] != setting.first or status["queue"]:
         time.sleep(0.5)
     time.sleep(1)
 
 
-def summary(level, answers, target, offered, capacity, mious):
+def summary(level, answers, setting, capacity):
     """One level in numbers."""
-    good = sorted(seconds for _, seconds, code, *_ in answers if code == 200)
-    late = sorted(late for *_, late in answers)
-    points = [point for _, _, code, point, _ in answers if code == 200]
-    known = [mious[point] for point in points if mious.get(point) is not None]
-    percentiles = {
-        f"p{share}_ms": 1000 * good[min(len(good) - 1, int(share / 100 * len(good)))]
-        for share in (50, 95, 99)
-    }
-    codes = {str(code): 0 for _, _, code, *_ in answers}
-    for _, _, code, *_ in answers:
-        codes[str(code)] += 1
-    possible = min(offered, capacity)
+    good = [answer for answer in answers if answer.status == 200]
+    points = [answer.point for answer in good]
+    known = [setting.mious[p] for p in points if setting.mious.get(p) is not None]
+    seconds = [answer.seconds for answer in good]
+    accepted, offered = len(good) / len(answers), setting.rate(level)
     return {
         "level": level,
         "arrivals": len(answers),
-        **percentiles,
-        "p99_over_target": percentiles["p99_ms"] / 1000 / target,
-        "tool_late_p99_ms": 1000 * late[int(0.99 * len(late))],
-        "accepted": len(good) / len(answers),
-        "accepted_of_possible": len(good) / len(answers) * offered / possible,
-        "codes": codes,
-        "points": {point: points.count(point) for point in dict.fromkeys(points)},
+        **{f"p{p}_ms": 1000 * percentile(seconds, p / 100) for p in (50, 95, 99)},
+        "p99_over_target": percentile(seconds, 0.99) / setting.target,
+        "tool_late_p99_ms": 1000 * percentile([answer.late for answer in answers], 0.99),
+        "capacity": capacity,
+        "accepted": accepted,
+        "accepted_of_possible": accepted * offered / min(offered, capacity),
+        "codes": Counter(str(answer.status) for answer in answers),
+        "points": Counter(points),
         "over_time": [
-            max(part, key=part.count)
-            for part in (points[i : i + 20] for i in range(0, len(points), 20))
+            Counter(points[i : i + 20]).most_common(1)[0][0] for i in range(0, len(points), 20)
         ],
         "miou": sum(known) / len(known) if known else None,
     }
 
 
-def tell(name, row):
+def tell(name, row, setting):
     miou = "" if row["miou"] is None else f" mIoU {100 * row['miou']:.2f}"
     print(
         f"{row['level']:4g}x {name:8} p50 {row['p50_ms']:5.0f} p95 {row['p95_ms']:5.0f} "
         f"p99 {row['p99_ms']:5.0f} ms ({row['p99_over_target']:.2f} of target) "
         f"accepted {row['accepted']:.3f} ({row['accepted_of_possible']:.2f} of possible)"
-        f"{miou} {row['codes']} {row['points']} load tool late by {row['tool_late_p99_ms']:.0f} ms",
+        f"{miou} {dict(row['codes'])} {dict(row['points'])} "
+        f"tool late {row['tool_late_p99_ms']:.0f} ms",
         flush=True,
     )
-    if row["tool_late_p99_ms"] > 0.1 * row["p99_ms"] / row["p99_over_target"]:
+    if row["tool_late_p99_ms"] > 100 * setting.target:
         print("      not valid: the load tool was late by more than a tenth of the target")
+
+
+def levels(arguments, pictures, setting):
+    """Poisson arrivals at multiples of C0, with and without pausing.
+
+    The capacity at the fastest point is measured before and after every level: machines drift.
+    """
+    rows, verdicts, latency = [], [], ("--latency-ms", 1000 * setting.target)
+    still = (*latency, "--point", setting.unpaused)
+    core = arguments.cores[0]
+
+    def capacity(url, pause):
+        return throughput(url, pictures, 4, 60, pause=pause)[0]
+
+    with (
+        service(arguments.model, core, *latency) as (governed, _),
+        service(arguments.model, core, *still) as (off, _),
+    ):
+        sides = (("pausing", governed, setting.fastest), ("off", off, setting.unpaused))
+        for level in arguments.levels:
+            row = {}
+            for name, url, pause in sides:
+                before = capacity(url, pause)
+                if name == "pausing":
+                    settle(url, setting)
+                ends = {"arrivals": arguments.arrivals}
+                rate = setting.rate(level)
+                answers = ask(url, pictures, setting, rate, arguments.seed, **ends)
+                most = (before + capacity(url, pause)) / 2
+                row[name] = summary(level, answers, setting, most)
+                tell(name, row[name], setting)
+            rows.append(row)
+            found = row["pausing"]
+            late, share = found["p99_over_target"], found["accepted_of_possible"]
+            codes = set(found["codes"]) <= {"200", "429"}
+            verdicts += [
+                (f"{level:g}x: p99 over target", "<= 1", f"{late:.2f}", late <= 1),
+                (f"{level:g}x: accepted of possible", ">= 0.9", f"{share:.3f}", share >= 0.9),
+                (f"{level:g}x: answers", "200, 429", ", ".join(sorted(found["codes"])), codes),
+            ]
+    draw(rows, arguments.out / "load.png")
+    return rows, verdicts
+
+
+def steps(arguments, pictures, setting):
+    """The load rises from 0.3 C0 after ten seconds and falls after 25."""
+    found, verdicts, latency = [], [], ("--latency-ms", 1000 * setting.target)
+    with service(arguments.model, arguments.cores[0], *latency) as (url, _):
+        for level in arguments.steps:
+            settle(url, setting)
+
+            def rate(t, level=level):
+                return setting.rate(level if 10 < t < 25 else 0.3)
+
+            answers = ask(url, pictures, setting, rate, arguments.seed, until=40)
+            faster = [
+                answer.due + answer.seconds
+                for answer in answers
+                if answer.status == 200 and answer.point != setting.first
+            ]
+            late = [end for end in faster if end > 10]
+            up = (min(late) - 10) / setting.s0 if late else float("inf")
+            down = max(faster, default=25) - 25
+            found.append({"level": level, "up_s0": up, "down_s": down})
+            verdicts += [
+                (f"step to {level:g}x: faster point", "<= 15 S0", f"{up:.1f} S0", up <= 15),
+                (f"step to {level:g}x: back again", "<= 10 s", f"{down:.1f} s", down <= 10),
+            ]
+            print(verdicts[-2:], flush=True)
+    return found, verdicts
+
+
+def steady(arguments, pictures, setting):
+    """How often the operating point changes while the load stays."""
+    rows, verdicts, latency = [], [], ("--latency-ms", 1000 * setting.target)
+    with service(arguments.model, arguments.cores[0], *latency) as (url, _):
+        for level in arguments.steady:
+            settle(url, setting)
+            before = get_json(url, "/v1/status")["changes"]
+            rate = setting.rate(level)
+            answers = ask(url, pictures, setting, rate, arguments.seed, until=arguments.seconds)
+            changes = get_json(url, "/v1/status")["changes"] - before
+            row = {**summary(level, answers, setting, rate), "changes": changes}
+            tell(f"{arguments.seconds:g} s", row, setting)
+            rows.append(row)
+            what = f"steady {level:g}x: changes in {arguments.seconds:g} s"
+            verdicts.append((what, "<= 1", f"{changes}", changes <= 1))
+    return rows, verdicts
+
+
+def hostile(arguments, pictures, setting):
+    """95th percentiles of normal requests in windows without and with hostile clients, by turns.
+
+    Both windows of a pair have the same arrivals, at 0.3 C0 and without pausing, so that the
+    governor cannot make up for what hostile clients cost.
+    """
+    windows, seconds = arguments.windows, arguments.window
+    script = Path(__file__).with_name("serve_hostile.py")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        service(arguments.model, arguments.cores[0]) as (url, process),
+    ):
+        port, file = url.rsplit(":", 1)[1], Path(folder) / "street.jpg"
+        file.write_bytes(pictures[0])
+
+        def come(share, seed):
+            words = [f"--{kind}={round(getattr(arguments, kind) * share)}" for kind in KINDS]
+            more = [f"--seconds={seconds}", f"--seed={seed}", *words]
+            return subprocess.Popen([sys.executable, script, port, file, *more])
+
+        def window(seed):
+            rate = setting.rate(0.3)
+            dues = poisson(random.Random(seed), lambda _: rate, rate, until=seconds)
+
+            async def run():
+                async with Client(url) as client:
+                    return await open_loop(client, pictures, dues, pause="none")
+
+            return asyncio.run(run())
+
+        window(-1)
+        come(0.02, -1).wait()
+        before = memory_of(process)
+        kinds = {False: [], True: []}
+        for number in range(windows):
+            for with_them in (False, True):
+                clients = come(1 / windows, number) if with_them else None
+                answers = window(number)
+                kinds[with_them] += answers
+                if clients:
+                    clients.wait()
+                good = [answer.seconds for answer in answers if answer.status == 200]
+                told = "with hostile" if with_them else "without"
+                print(f"{told:12} p95 {1000 * percentile(good, 0.95):.1f} ms of {len(answers)}")
+        time.sleep(12)
+        metrics, grown = get(url, "/metrics"), memory_of(process) - before
+    lost = sum(answer.status != 200 for answers in kinds.values() for answer in answers)
+    p95 = {kind: percentile([a.seconds for a in kinds[kind]], 0.95) for kind in kinds}
+    rise = p95[True] / p95[False] - 1
+    refused = dict(re.findall(r'paumer_refused_total{reason="(\w+)"} (\S+)', metrics))
+    gauges = dict(re.findall(r"^paumer_(in_flight|queue|queue_filled) (\S+)", metrics, re.M))
+    high = {name: value for name, value in gauges.items() if float(value)}
+    print(f"p95 {1000 * p95[False]:.1f} -> {1000 * p95[True]:.1f} ms; refused {refused}")
+    found = {"p95_ms": [1000 * p95[k] for k in (False, True)], "rise": rise, "refused": refused}
+    return {**found, "gauges": gauges, "memory_mb": grown, "lost": lost}, [
+        ("hostile: p95 of normal requests rises by", "<= 25%", f"{100 * rise:.0f}%", rise <= 0.25),
+        ("hostile: normal requests without result", "0", f"{lost}", not lost),
+        ("hostile: gauges above zero afterwards", "none", ", ".join(high) or "none", not high),
+        ("hostile: memory afterwards", "<= +50 MB", f"{grown:+.1f} MB", grown <= 50),
+    ]
+
+
+KINDS = ("slow", "cancelled", "bodies")
+
+
+def memory_of(process):
+    """Resident megabytes."""
+    text = Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", text)[1]) / 1024
 
 
 def draw(rows, path):
@@ -205,55 +323,69 @@ def draw(rows, path):
     figure.savefig(path, dpi=150)
 
 
-os.sched_setaffinity(0, [arguments.cores[1]])
-arguments.out.mkdir(parents=True, exist_ok=True)
-with service("--latency-ms", 1e6) as url:
-    model = httpx.get(f"{url}/v1/model").json()
-    asyncio.run(closed_loop(url, 1, 10, pause="none"))
-    _, alone = asyncio.run(closed_loop(url, 1, 30, pause="none"))
-    fastest = model["points"][-1]["name"]
-    capacity, _ = asyncio.run(closed_loop(url, 4, 100, pause=fastest))
-    plain, _ = asyncio.run(closed_loop(url, 4, 100, pause="none"))
-s0 = 1 / plain
-target = arguments.patience * s0
-mious = {point["name"]: point["miou"] for point in model["curve"]}
-unpaused = next(point["name"] for point in model["curve"] if point["pause"] == "none")
-print(
-    f"S0 {1000 * s0:.1f} ms ({1000 * alone:.1f} ms alone), C0 {plain:.1f}/s, at {fastest} "
-    f"{capacity:.1f}/s ({capacity * s0:.2f}x), target {1000 * target:.0f} ms"
-)
-found = {"s0_ms": 1000 * s0, "capacity": capacity, "target_ms": 1000 * target, "levels": []}
-latency = ("--latency-ms", 1000 * target)
-with service(*latency) as governed, service(*latency, "--point", unpaused) as off:
-    for level in arguments.levels:
-        row = {}
-        for name, url, most in (("pausing", governed, capacity), ("off", off, 1 / s0)):
-            if name == "pausing":
-                settle(url)
-            answers = asyncio.run(open_loop(url, lambda _: level / s0, arguments.arrivals))  # noqa: B023
-            row[name] = summary(level, answers, target, level / s0, most, mious)
-            tell(name, row[name])
-        found["levels"].append(row)
-    first = model["points"][0]["name"]
-    for level in arguments.steps:
-        settle(governed)
-        rate = lambda t: (level if 10 < t < 25 else 0.3) / s0  # noqa: B023, E731
-        answers = asyncio.run(open_loop(governed, rate, until=40))
-        ends = [(t + seconds, point) for t, seconds, code, point, _ in answers if code == 200]
-        up = min((end for end, point in ends if end > 10 and point != first), default=None)
-        slow = max((end for end, point in ends if point != first), default=None)
-        told = (None if up is None else (up - 10) / s0, None if slow is None else slow - 25)
-        print(f"step to {level:g}x: faster after {told[0]} S0, accurate {told[1]} s after it fell")
-        found.setdefault("steps", []).append([level, *told])
-    for level in arguments.steady:
-        settle(governed)
-        before = status(governed)["changes"]
-        answers = asyncio.run(open_loop(governed, lambda _: level / s0, until=arguments.seconds))  # noqa: B023
-        changes = status(governed)["changes"] - before
-        row = summary(level, answers, target, level / s0, capacity, mious)
-        tell(f"{arguments.seconds:g} s", row)
-        print(f"  {changes} changes")
-        found.setdefault("steady", []).append([level, changes, row])
-(arguments.out / "load.json").write_text(json.dumps(found, indent=1))
-if found["levels"]:
-    draw(found["levels"], arguments.out / "load.png")
+LOADED = {"levels": levels, "steps": steps, "steady": steady, "hostile": hostile}
+COMPARED = {
+    "mixed": serve_compare.mixed,
+    "batches": serve_compare.batches,
+    "proxy": serve_compare.proxy,
+}
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add, parts = parser.add_argument, [*LOADED, *COMPARED]
+    add("parts", nargs="*", metavar="part", help=f"of {', '.join(parts)} (default: all)")
+    add("--model", default="street-tiny")
+    add("--out", type=Path, default=Path("out/load"))
+    add("--size", type=int, default=256)
+    add("--patience", type=float, default=8, help="latency target in S0")
+    add("--cores", type=int, nargs=2, default=[0, 1], help="of service and load")
+    add("--seed", type=int, default=0)
+    add("--levels", type=float, nargs="+", default=[0.5, 1, 1.5, 2, 3])
+    add("--arrivals", type=int, default=600, help="of each level")
+    add("--steps", type=float, nargs="+", default=[2.0, 3.0])
+    add("--steady", type=float, nargs="+", default=[0.5, 0.8])
+    add("--seconds", type=float, default=60, help="of steady load")
+    add("--windows", type=int, default=8, help="with, and as many without, hostile clients")
+    add("--window", type=float, default=12, help="seconds of one")
+    add("--slow", type=int, default=200)
+    add("--cancelled", type=int, default=1000)
+    add("--bodies", type=int, default=300)
+    add("--requests", type=int, default=1000, help="with mixed configurations")
+    add("--rounds", type=int, default=5, help="of comparisons with the bare predictor")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.parts) - set(parts):
+        parser.error(f"no part {', '.join(unknown)}: choose of {', '.join(parts)}")
+    arguments.parts = arguments.parts or parts
+    return arguments
+
+
+def main():
+    arguments = parse_arguments()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    file = arguments.out / "load.json"
+    found = json.loads(file.read_text()) if file.exists() else {}
+    pictures = make_pictures(16, (arguments.size, arguments.size))
+    everywhere, setting = os.sched_getaffinity(0), None
+    for part in arguments.parts:
+        # Replicas take both cores, and whoever asks them has to share.
+        os.sched_setaffinity(0, everywhere if part == "proxy" else [arguments.cores[1]])
+        if part in LOADED:
+            setting = setting or measure(arguments, pictures)
+            numbers, verdicts = LOADED[part](arguments, pictures, setting)
+        else:
+            numbers, verdicts = COMPARED[part](arguments)
+        found[part] = {"found": numbers, "verdicts": verdicts}
+        if setting and part in LOADED:
+            found[part] |= {"s0_ms": 1000 * setting.s0, "target_ms": 1000 * setting.target}
+        file.write_text(json.dumps(found, indent=1))
+    rows = [row for part in arguments.parts for row in found[part]["verdicts"]]
+    width = max(len(row[0]) for row in rows)
+    for what, target, measured, holds in rows:
+        print(f"{what:{width}}  {target:>9}  {measured:>9}  {'holds' if holds else 'FAILS'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -52,6 +52,10 @@ class Job:
     done: "Future[Done]" = field(default_factory=Future)
 
 
+class AbandonedError(Exception):
+    """Work that nobody waits for any more was left undone."""
+
+
 class Batcher:
     """Takes jobs as long as they can be done in time, and runs them in batches in its thread.
 
@@ -67,15 +71,15 @@ class Batcher:
         governor: QueueGovernor,
         most: int = 64,
         batch: int = 1,
-        headroom: float = 0.65,
+        headroom: float = 0.75,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.run, self.ways, self.governor = run, tuple(ways), governor
         self.most, self.batch, self.headroom, self.clock = most, batch, headroom, clock
         self.on_batch: Callable[[int, float], None] = lambda size, seconds: None
         self._waiting: deque[Job] = deque()
-        self._running: tuple[float, float] | None = None
-        """The seconds that the running batch should take, and when it began."""
+        self._running: tuple[Sequence[Job], float, float] | None = None
+        """The batch at hand, the seconds that it should take, and when it began."""
         self._stopping = False
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="batcher", daemon=True)
@@ -102,6 +106,14 @@ class Batcher:
         """Whether a batch is being computed."""
         return self._running is not None
 
+    def check_wanted(self) -> None:
+        """Raise `AbandonedError` if nobody waits for the running batch any more.
+
+        For what runs it, between its steps.
+        """
+        if self._running and all(job.done.cancelled() for job in self._running[0]):
+            raise AbandonedError
+
     def check(self, work: Sequence[float]) -> None:
         """Raise `BusyError` if there is no room for such work, which then counts as refused."""
         with self._wake:
@@ -111,7 +123,7 @@ class Batcher:
                 raise BusyError(wait)
 
     def submit(self, job: Job) -> "Future[Done]":
-        """Put a job into the queue, or raise `BusyError`. Cancel the future to take it out."""
+        """Put a job into the queue, or raise `BusyError`. Cancel the future to end it."""
         with self._wake:
             now = job.arrived = self.clock()
             self.governor.arrived(now, job.work)
@@ -143,7 +155,7 @@ class Batcher:
         """The seconds that all that waits and runs should still take at each rung."""
         rest = 0.0
         if self._running:
-            expected, begin = self._running
+            _, expected, begin = self._running
             rest = max(0.0, expected - (now - begin) / self.governor.factor)
         works = [job.work for job in self._waiting]
         return [rest + sum(work[i] for work in works) for i in range(len(self.ways))]
@@ -160,49 +172,52 @@ class Batcher:
 
     def _work(self) -> None:
         while jobs := self._take():
-            begin = self.clock()
-            way = jobs[0].way
-            assert way is not None
-            try:
-                results = self.run([job.picture for job in jobs], way)
-            except Exception as error:  # Whatever it is, it is these requests', not the service's.
-                for job in jobs:
+            self._run_batch(jobs)
+
+    def _run_batch(self, jobs: Sequence[Job]) -> None:
+        begin, way = self.clock(), jobs[0].way
+        assert way is not None
+        results: Sequence[Segmentation] = ()
+        try:
+            results = self.run([job.picture for job in jobs], way)
+        except AbandonedError:
+            pass
+        except Exception as error:  # Whatever it is, it is these requests', not the service's.
+            for job in jobs:
+                if job.done.set_running_or_notify_cancel():
                     job.done.set_exception(error)
-                results = ()
-            seconds = self.clock() - begin
-            with self._wake:
-                if results and self._running:
-                    self.governor.note(self._running[0], seconds)
-                self._running = None
-            self.on_batch(len(jobs), seconds)
-            for job, result in zip(jobs, results, strict=False):
+        seconds = self.clock() - begin
+        with self._wake:
+            if results and self._running:
+                self.governor.note(self._running[1], seconds)
+            self._running = None
+        self.on_batch(len(jobs), seconds)
+        for job, result in zip(jobs, results, strict=False):
+            if job.done.set_running_or_notify_cancel():
                 job.done.set_result(Done(result, way, begin - job.arrived, seconds))
 
     def _take(self) -> list[Job]:
         """The next jobs that run together, none when it is time to end."""
         with self._wake:
-            while True:
-                while not self._waiting:
-                    if self._stopping:
-                        return []
-                    self._wake.wait()
-                now = self.clock()
-                place = self.governor.choose(now, self._backlog(now))
-                first = self._waiting[0]
-                alike = [
-                    job
-                    for job in self._waiting
-                    if job.size == first.size and self._way(job, place) == self._way(first, place)
-                ]
-                jobs = alike[: self.batch]
-                for job in jobs:
-                    self._waiting.remove(job)
-                    job.way = self._way(job, place)
-                jobs = [job for job in jobs if job.done.set_running_or_notify_cancel()]
-                if jobs:
-                    expected = sum(job.work[place] for job in jobs)
-                    self._running = (expected, now)
-                    return jobs
+            while not self._waiting:
+                if self._stopping:
+                    return []
+                self._wake.wait()
+            now = self.clock()
+            place = self.governor.choose(now, self._backlog(now))
+            first = self._waiting[0]
+            alike = [
+                job
+                for job in self._waiting
+                if job.size == first.size and self._way(job, place) == self._way(first, place)
+            ]
+            jobs = alike[: self.batch]
+            for job in jobs:
+                self._waiting.remove(job)
+                job.way = self._way(job, place)
+            expected = sum(job.work[place] for job in jobs)
+            self._running = (jobs, expected, now)
+            return jobs
 
     def _way(self, job: Job, place: int) -> Inference:
         return job.way or self.ways[min(place, job.limit)]

@@ -201,30 +201,35 @@ class _Door:
             )
 
     async def _receive(self, request: Request, body: bytearray) -> None:
-        """Fill the body with what the client sends; somewhat too much is read but not kept.
+        """Fill the body with what the client sends.
 
-        A client that is cut off in the middle of sending seldom reads why.
+        Of one that is said to be somewhat too large all is read and nothing kept, because a client
+        that is cut off in the middle of sending seldom reads why.
         """
-        most, received = self.limits.body_bytes, 0
-        text = f"the body is larger than {most / 2**20:g} MB: send a smaller picture"
-        too_large = RefusedError(413, "large", text, {"connection": "close"})
-        declared = request.headers.get("content-length", "")
-        if declared.isdigit() and int(declared) > 4 * most:
-            raise too_large
+        most, declared = self.limits.body_bytes, request.headers.get("content-length", "")
+        length = int(declared) if declared.isdigit() else 0
+        if length > 2 * most:
+            raise self._too_large()
         try:
             async with asyncio.timeout(self.limits.seconds):
                 async for chunk in request.stream():
-                    received += len(chunk)
-                    if received > 4 * most:
-                        raise too_large
-                    if received <= most:
-                        self._hold(len(chunk))
-                        body += chunk
+                    if length > most:
+                        continue
+                    if len(body) + len(chunk) > most:
+                        raise self._too_large()
+                    self._hold(len(chunk))
+                    body += chunk
         except TimeoutError:
             text = f"the body did not arrive within {self.limits.seconds:g} s"
             raise RefusedError(408, "slow", text, {"connection": "close"}) from None
-        if received > most:
-            raise too_large
+        if length > most:
+            raise self._too_large()
+
+    def _too_large(self) -> RefusedError:
+        # Made where it is raised: an error that its own frame holds would keep the body in memory.
+        most = self.limits.body_bytes / 2**20
+        text = f"the body is larger than {most:g} MB: send a smaller picture"
+        return RefusedError(413, "large", text, {"connection": "close"})
 
     def _hold(self, number: int) -> None:
         if self.held + number > self.limits.held_bytes:

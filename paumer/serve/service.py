@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from paumer.engines import TorchEngine
 from paumer.media import Picture
+from paumer.model.segmenter import PausingSegmenter, Walk
 from paumer.pause_config import PauseConfig, Threshold
 from paumer.predict import Inference, Predictor
 from paumer.segmentation import Segmentation
@@ -81,9 +83,8 @@ class Service:
         unpaused = self._unit * self._multiply_adds(size, Inference())
         self.target = self.target or _PATIENCE * unpaused
         governor = QueueGovernor(len(self.ways), self.target)
-        self._batcher = Batcher(
-            self.predictor.predict_batch, self.ways, governor, self._queue, self._batch
-        )
+        worker = stoppable(self.predictor, lambda: self.batcher.check_wanted())
+        self._batcher = Batcher(worker.predict_batch, self.ways, governor, self._queue, self._batch)
         self._batcher.on_batch = self.watch.batch
         self._batcher.start()
         self.ready = True
@@ -142,7 +143,7 @@ class Service:
         return self.names.index(floor)
 
     def submit(self, picture: Picture, asked: Asked) -> "Future[Done]":
-        """Put a picture into the queue, or raise `BusyError`. Cancel the future to take it out."""
+        """Put a picture into the queue, or raise `BusyError`. Cancel the future to end it."""
         way, limit = self.way(asked), self.limit(asked.floor)
         size = (picture.shape[0], picture.shape[1])
         if way is None:
@@ -225,6 +226,31 @@ class Service:
         windows = self.predictor.windows(size, way)
         network = self.predictor.network
         return windows * network.multiply_adds(seen, PauseConfig(shares), way.early_exit)
+
+
+class _Stoppable(PausingSegmenter):
+    """A network of the same parts that calls ``ask`` before every block, which may raise."""
+
+    def __init__(self, network: PausingSegmenter, ask: Callable[[], None]) -> None:
+        super().__init__(network.backbone, network.decoder, network.aux_head, network.config)
+        self.ask = ask
+
+    def advance(self, walk: Walk, done: int, until: int) -> Walk:
+        """The walk after block ``until``, when block ``done`` was the last one run."""
+        for number in range(done + 1, until + 1):
+            self.ask()
+            walk = super().advance(walk, number - 1, number)
+        return walk
+
+
+def stoppable(predictor: Predictor, ask: Callable[[], None]) -> Predictor:
+    """The predictor, which ends early if ``ask``, called before every block, raises.
+
+    Networks that do not run in torch block by block are not asked.
+    """
+    if type(predictor.engine) is not TorchEngine:
+        return predictor
+    return Predictor(_Stoppable(predictor.network, ask), predictor.points)
 
 
 def known_points(predictor: Predictor) -> dict[str, Measurement]:

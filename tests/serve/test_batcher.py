@@ -1,12 +1,14 @@
+import gc
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
 
 from paumer import Inference, PauseConfig, Segmentation
 from paumer.data.labels import ClassSet
-from paumer.serve.batcher import Batcher, BusyError, Job
+from paumer.serve.batcher import AbandonedError, Batcher, BusyError, Job
 from paumer.serve.governor import QueueGovernor
 
 WAYS = tuple(Inference(pause=PauseConfig.parse(text)) for text in ("none", "3:0.4", "3:0.8"))
@@ -96,7 +98,7 @@ def test_a_floor_is_kept_when_the_governor_hurries(start, gate):
 
 
 def test_more_than_can_be_done_in_time_is_refused_at_once(start, gate):
-    batcher = start(target=0.4)  # Room for 0.26 s: what runs, and 4 at the fastest.
+    batcher = start(target=0.35)  # Room for 0.26 s: what runs, and 4 at the fastest.
     first_in(batcher, gate)
     while batcher.waiting < 4:
         batcher.submit(job())
@@ -130,11 +132,54 @@ def test_cancelled_jobs_leave(start, gate):
     assert futures[0].cancel()
     assert futures[2].cancel()
     assert batcher.waiting == 2
-    assert not first.cancel()  # It runs already.
     for _ in range(3):
         gate.open.release()
     futures[3].result(10)
+    assert first.done()
     assert [numbers for numbers, _ in gate.batches] == [[0], [2], [4]]
+
+
+def test_a_batch_goes_on_until_nobody_wants_it(start, gate):
+    batcher = start(batch=2)
+    first = first_in(batcher, gate)
+    futures = [batcher.submit(job(n)) for n in (1, 2)]
+    batcher.check_wanted()
+    assert first.cancel()
+    with pytest.raises(AbandonedError):
+        batcher.check_wanted()
+    gate.open.release()
+    while len(gate.batches) < 2:
+        time.sleep(0.001)
+    assert futures[0].cancel()
+    batcher.check_wanted()  # The other one still does.
+    gate.open.release()
+    assert futures[1].result(10).result.image[0, 0, 0] == 2
+    batcher.check_wanted()
+
+
+def test_what_nobody_wants_is_freed_at_once(gate):
+    class Large:
+        pass
+
+    made = []
+
+    def run(pictures, way):
+        large = Large()
+        made.append(weakref.ref(large))
+        gate.entered.set()
+        assert gate.open.acquire(timeout=10)
+        batcher.check_wanted()
+
+    batcher = Batcher(run, WAYS, QueueGovernor(3, 1.0))
+    batcher.start()
+    gc.disable()
+    try:
+        assert first_in(batcher, gate).cancel()
+        gate.open.release()
+        batcher.stop()
+        assert made[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_a_failure_is_its_own_only(start):

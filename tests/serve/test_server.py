@@ -1,6 +1,7 @@
 """The service behind real HTTP on loopback."""
 
 import asyncio
+import gc
 import io
 import re
 import signal
@@ -8,13 +9,14 @@ import socket
 import struct
 import time
 import zlib
+from contextlib import suppress
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image
 
-from paumer.serve.server import Limits
+from paumer.serve.server import Limits, RefusedError
 
 
 def mask_of(response):
@@ -117,6 +119,29 @@ def test_hostile_bodies_get_a_sentence(serving, png):
     assert running.client.get("/v1/segment").status_code == 405
     assert running.client.get("/v1/scenes/99.png").status_code == 404
     assert running.client.get("/v1/scenes/x.png").json() == {"error": "nothing at /v1/scenes/x.png"}
+
+
+def test_bodies_without_a_length_end_at_the_limit_and_are_freed_at_once(serving):
+    running = serving(limits=Limits(body_bytes=100_000))
+    sent = []
+
+    def endless():
+        for _ in range(4000):  # 40 MB: sent in full only if somebody reads them.
+            sent.append(1)
+            yield bytes(10_000)
+
+    gc.collect()
+    gc.disable()
+    try:
+        for body in (endless(), (bytes(1000) for _ in range(101))):
+            with suppress(httpx.TransportError):  # Closed while it was still being sent.
+                assert running.segment(body).status_code == 413
+        until(lambda: running.service.watch.in_flight == 0)
+        assert not [thing for thing in gc.get_objects() if isinstance(thing, RefusedError)]
+    finally:
+        gc.enable()
+    assert len(sent) < 4000
+    assert 'reason="large"} 2.0' in running.client.get("/metrics").text
 
 
 @pytest.mark.parametrize("count", [16])

@@ -1,8 +1,10 @@
+import threading
+
 import numpy as np
 import pytest
 
 from paumer import PauseConfig, Predictor
-from paumer.serve.service import Asked, Service, known_points, ladder_points
+from paumer.serve.service import Asked, Service, known_points, ladder_points, stoppable
 from paumer.study.tradeoff import Measurement
 
 
@@ -97,3 +99,45 @@ def test_the_model_and_the_status_in_json(service):
     assert status["queue"] == 0
     assert len(status["history"]) == 1
     assert b"paumer_queue 0.0" in service.metrics()
+
+
+def test_work_that_nobody_wants_ends_at_the_next_block(predictor):
+    class EnoughError(Exception):
+        pass
+
+    asked = []
+
+    def ask():
+        asked.append(1)
+        if len(asked) == 9:
+            raise EnoughError
+
+    worker = stoppable(predictor, ask)
+    how = predictor.way("2:0.4")
+    found = worker.predict_batch([picture()], how)[0]
+    assert len(asked) == 6  # Once for each block.
+    assert np.array_equal(found.labels, predictor.predict(picture(), "2:0.4").labels)
+    with pytest.raises(EnoughError):
+        worker.predict_batch([picture()], how)
+    assert len(asked) == 9
+
+
+def test_a_picture_whose_client_is_gone_is_not_finished(service, predictor):
+    entered, go_on = threading.Event(), threading.Event()
+    check = service.batcher.check_wanted
+
+    def slowly():
+        entered.set()
+        assert go_on.wait(10)
+        check()
+
+    service.batcher.check_wanted = slowly
+    batches = []
+    service.batcher.on_batch = lambda size, seconds: batches.append(size)
+    gone = service.submit(picture(), Asked())
+    assert entered.wait(10)
+    assert gone.cancel()
+    go_on.set()
+    done = service.submit(picture(1), Asked()).result(30)
+    assert np.array_equal(done.result.labels, predictor.predict(picture(1)).labels)
+    assert batches == [1, 1]

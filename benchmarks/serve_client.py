@@ -1,0 +1,197 @@
+"""What the load tool asks with: pictures, services on cores of their own, and very little HTTP."""
+
+import asyncio
+import io
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from typing import NamedTuple
+from urllib.parse import urlencode, urlsplit
+from urllib.request import urlopen
+
+from PIL import Image
+
+from paumer.scenes.scene import scene
+
+
+class Answer(NamedTuple):
+    """A request: when it was due, its seconds, what came back, how late the tool sent it."""
+
+    due: float
+    seconds: float
+    status: int | str
+    headers: dict[str, str]
+    content: bytes
+    late: float
+
+    @property
+    def point(self):
+        return self.headers.get("x-paumer-point")
+
+
+def make_pictures(count, size):
+    """JPEG files of drawn streets; ``size`` is (width, height)."""
+    files = []
+    for number in range(count):
+        memory = io.BytesIO()
+        Image.fromarray(scene(number, size)[0]).save(memory, "JPEG")
+        files.append(memory.getvalue())
+    return files
+
+
+def start(words, core, **more):
+    """A process of Python on one core with one thread."""
+    return subprocess.Popen(
+        [sys.executable, *map(str, words)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+        preexec_fn=lambda: os.sched_setaffinity(0, [core]),
+        **more,
+    )
+
+
+@contextmanager
+def service(model, core, *words):
+    """A service on its core; gives its address and its process."""
+    command = ["-m", "paumer", "serve", "--model", model, "--port", 0, "--threads", 1, *words]
+    process = start(command, core)
+    try:
+        url = re.search(r"http://\S+", process.stdout.readline())[0]
+        while get(url, "/readyz", raises=False) is None:
+            time.sleep(0.1)
+        yield url, process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        process.stdout.close()
+
+
+def get(url, path, raises=True):
+    """The text at a path."""
+    try:
+        with urlopen(url + path, timeout=60) as response:
+            return response.read().decode()
+    except OSError:
+        if raises:
+            raise
+        return None
+
+
+def get_json(url, path):
+    return json.loads(get(url, path))
+
+
+class Client:
+    """Posts pictures over connections that it keeps; cheap, because it shares the machine."""
+
+    def __init__(self, url):
+        self.url, self.idle = urlsplit(url), []
+
+    async def post(self, body, due=None, **options):
+        """The answer to one picture."""
+        begin = time.perf_counter()
+        due = begin if due is None else due
+        try:
+            async with asyncio.timeout(60):
+                status, headers, content = await self._exchange(body, urlencode(options))
+        except (OSError, EOFError) as error:  # A timeout too is an OSError.
+            status, headers, content = type(error).__name__, {}, b""
+        return Answer(due, time.perf_counter() - due, status, headers, content, begin - due)
+
+    async def _exchange(self, body, query):
+        head = (
+            f"POST /v1/segment?{query} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        reader, writer = await self._connection()
+        try:
+            writer.write(head.encode() + body)
+            first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
+            headers = {name.lower(): value for name, value in (x.split(": ", 1) for x in lines)}
+            content = await reader.readexactly(int(headers["content-length"]))
+        except BaseException:
+            writer.close()
+            raise
+        if headers.get("connection") == "close":
+            writer.close()
+        else:
+            self.idle.append((time.perf_counter(), reader, writer))
+        return int(first.split()[1]), headers, content
+
+    async def _connection(self):
+        while self.idle:
+            since, reader, writer = self.idle.pop()
+            if time.perf_counter() - since < 3 and not reader.at_eof():
+                return reader, writer
+            writer.close()
+        return await asyncio.open_connection(self.url.hostname, self.url.port)
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        for _, _, writer in self.idle:
+            writer.close()
+
+
+def closed_loop(url, bodies, clients, requests, **options):
+    """Answers to so many clients, each of which asks again when it was answered; and seconds."""
+
+    async def run():
+        async with Client(url) as client:
+            numbers, answers = iter(range(requests)), []
+
+            async def one():
+                for n in numbers:
+                    answers.append(await client.post(bodies[n % len(bodies)], **options))
+
+            begin = time.perf_counter()
+            await asyncio.gather(*(one() for _ in range(clients)))
+            return answers, time.perf_counter() - begin
+
+    return asyncio.run(run())
+
+
+def throughput(url, bodies, clients, requests, **options):
+    """Pictures per second, and the median seconds of one."""
+    answers, seconds = closed_loop(url, bodies, clients, requests, **options)
+    good = [answer.seconds for answer in answers if answer.status == 200]
+    return len(good) / seconds, statistics.median(good)
+
+
+async def open_loop(client, bodies, dues, **options):
+    """Answers to requests that are sent when they are due, whatever became of those before."""
+    start, tasks = time.perf_counter() + 0.2, []
+    for number, due in enumerate(dues):
+        await asyncio.sleep(max(0.0, start + due - time.perf_counter()))
+        body = bodies[number % len(bodies)]
+        tasks.append(asyncio.create_task(client.post(body, start + due, **options)))
+    return [a._replace(due=a.due - start) for a in await asyncio.gather(*tasks)]
+
+
+def poisson(dice, rate, highest, until=float("inf"), arrivals=None):
+    """Times at which requests are due, by chance, at ``rate(seconds)`` requests per second.
+
+    Drawn at the highest rate and thinned, so that a change of the rate counts at once.
+    """
+    dues, now = [], 0.0
+    while len(dues) != arrivals:
+        now += dice.expovariate(highest)
+        if now > until:
+            break
+        if dice.random() < rate(now) / highest:
+            dues.append(now)
+    return dues
+
+
+def percentile(values, share):
+    """The value that a share of all does not exceed."""
+    values = sorted(values)
+    return values[min(len(values) - 1, int(share * len(values)))]

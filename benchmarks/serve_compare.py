@@ -1,0 +1,249 @@
+"""A service against the bare predictor: the same masks, and nearly the same speed."""
+
+import asyncio
+import io
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from serve_client import Client, closed_loop, get, get_json, make_pictures, service, start
+
+from paumer import load
+from paumer.media import read_image
+
+NGINX_CONF = Path(__file__).parents[1] / "deploy" / "nginx.conf"
+
+
+def serve_bare(model, size, batch):
+    """Answer lines of a configuration and a number of pictures with the seconds they take."""
+    torch.set_num_threads(1)
+    predictor = load(model)
+    pictures = [read_image(file) for file in make_pictures(batch, (size, size))]
+    print("ready", flush=True)
+    for line in sys.stdin:
+        pause, number = line.split()
+        how = predictor.way(pause, batch=batch)
+        begin = time.perf_counter()
+        for _ in range(int(number) // batch):
+            predictor.predict_batch(pictures, how)
+        print(time.perf_counter() - begin, flush=True)
+
+
+class Bare:
+    """A bare predictor on its core."""
+
+    def __init__(self, arguments, core, batch):
+        words = [__file__, arguments.model, arguments.size, batch]
+        self.process = start(words, core, stdin=subprocess.PIPE)
+        assert self.process.stdout.readline() == "ready\n"
+
+    def begin(self, pause, number):
+        self.process.stdin.write(f"{pause} {number}\n")
+        self.process.stdin.flush()
+
+    def end(self):
+        return float(self.process.stdout.readline())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.wait(60)
+        self.process.stdout.close()
+
+
+def labels_of(answer):
+    return np.array(Image.open(io.BytesIO(answer.content)))
+
+
+def mixed(arguments):
+    """Clients with mixed configurations: masks against those computed alone."""
+    size = arguments.size
+    files = [*make_pictures(8, (size, size)), *make_pictures(8, (size, 3 * size // 4))]
+    predictor = load(arguments.model)
+    names = list(predictor.points)
+    options = [
+        *({"pause": pause} for pause in ("none", "3:0.4", "3:0.4,5:0.4", "4:0.3", *names[-2:])),
+        *({}, {"pause": "3:0.4", "early_exit": "true"}),
+    ]
+    asked = [(n % 16, options[(n // 16 + n) % len(options)]) for n in range(arguments.requests)]
+
+    async def ask_all(url):
+        numbers = iter(range(len(asked)))
+        answers = [None] * len(asked)
+        async with Client(url) as client:
+
+            async def one():
+                for n in numbers:
+                    file, wishes = asked[n]
+                    while (answer := await client.post(files[file], **wishes)).status == 429:
+                        await asyncio.sleep(0.05)
+                    answers[n] = answer
+
+            await asyncio.gather(*(one() for _ in range(16)))
+        return answers
+
+    words = ("--batch", 4, "--latency-ms", 1500)
+    with service(arguments.model, arguments.cores[0], *words) as (url, _):
+        answers = asyncio.run(ask_all(url))
+    torch.set_num_threads(1)
+    alone, worst, wrong = {}, 0.0, 0
+    for (file, _), answer in zip(asked, answers, strict=True):
+        if answer.status != 200:
+            wrong += 1
+            continue
+        exits = answer.headers["x-paumer-early-exit"] == "true"
+        key = (file, answer.headers["x-paumer-pause"], exits)
+        if key not in alone:
+            picture = read_image(files[file])
+            alone[key] = predictor.predict(picture, key[1], early_exit=exits).labels
+        worst = max(worst, float((labels_of(answer) != alone[key]).mean()))
+    print(f"{len(asked)} requests, {len(alone)} different wishes, worst mask differs in {worst:g}")
+    numbers = {"requests": len(asked), "without": wrong, "worst": worst}
+    return numbers, [
+        ("mixed: worst mask, pixels that differ", "<= 0.0001", f"{worst:g}", worst <= 1e-4),
+        ("mixed: requests without result", "0", f"{wrong}", not wrong),
+    ]
+
+
+def batches(arguments):
+    """Full batches: the service against the bare predictor on the same core, by turns."""
+    files, batch = make_pictures(8, (arguments.size, arguments.size)), 8
+    core, ratios, verdicts = arguments.cores[0], {}, []
+    words = ("--batch", batch, "--latency-ms", 1e6)
+    with service(arguments.model, core, *words) as (url, _), Bare(arguments, core, batch) as bare:
+        fastest = get_json(url, "/v1/model")["points"][-1]["pause"]
+        for pause in dict.fromkeys(("none", fastest)):
+            closed_loop(url, files, 3 * batch, 3 * batch, pause=pause)
+            before, found = batch_sizes(url), []
+            for _ in range(arguments.rounds):
+                bare.begin(pause, 4 * batch)
+                plain = 4 * batch / bare.end()
+                _, seconds = closed_loop(url, files, 3 * batch, 12 * batch, pause=pause)
+                found.append(12 * batch / seconds / plain)
+                print(f"{pause}: {plain:.1f}/s bare, {found[-1]:.3f} of it served", flush=True)
+            pictures, runs = (a - b for a, b in zip(batch_sizes(url), before, strict=True))
+            ratio, filled = statistics.median(found), pictures / runs / batch
+            ratios[pause] = {"rounds": found, "ratio": ratio, "filled": filled}
+            what = f"full batches ({filled:.2f} full), {pause}: of bare predictor"
+            verdicts.append((what, ">= 0.95", f"{ratio:.3f}", ratio >= 0.95))
+    return ratios, verdicts
+
+
+def batch_sizes(url):
+    """Pictures and batches that ran since the service started."""
+    found = dict(re.findall(r"^paumer_batch_size_(sum|count) (\S+)", get(url, "/metrics"), re.M))
+    return float(found["sum"]), float(found["count"])
+
+
+@contextmanager
+def nginx(ports):
+    """The proxy as deployed, in front of two ports; gives its address."""
+    program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+    assert program, "nginx is not installed"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        places = " ".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
+        text = NGINX_CONF.read_text("utf-8")
+        for old, new in {
+            "127.0.0.1:8001": f"127.0.0.1:{ports[0]}",
+            "127.0.0.1:8002": f"127.0.0.1:{ports[1]}",
+            "127.0.0.1:8000": f"127.0.0.1:{port}",
+            "/tmp/nginx-paumer.pid": f"{folder}/pid",
+            "worker_processes auto": "daemon off; worker_processes 1",
+            "http {": f"http {{ {places}",
+        }.items():
+            assert old in text
+            text = text.replace(old, new)
+        file = Path(folder) / "nginx.conf"
+        file.write_text(text, "utf-8")
+        process = subprocess.Popen([program, "-c", file, "-p", folder])
+        try:
+            url = f"http://127.0.0.1:{port}"
+            while get(url, "/healthz", raises=False) is None:
+                time.sleep(0.05)
+            yield url
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def proxy(arguments):
+    """Two replicas behind nginx against two bare predictors by turns, then one is killed."""
+    files, clients, number = make_pictures(8, (arguments.size, arguments.size)), 8, 48
+    predictor, wish = load(arguments.model), {"pause": "none"}
+    torch.set_num_threads(1)
+    expected = [predictor.predict(read_image(file), "none").labels for file in files]
+    with ExitStack() as stack:
+        made = [
+            stack.enter_context(service(arguments.model, core, "--latency-ms", 1e6))
+            for core in arguments.cores
+        ]
+        bares = [stack.enter_context(Bare(arguments, core, 1)) for core in arguments.cores]
+        url = stack.enter_context(nginx([int(url.rsplit(":", 1)[1]) for url, _ in made]))
+        answers, _ = closed_loop(url, files, 1, len(files), **wish)
+        same = all(
+            a.status == 200 and np.mean(labels_of(a) != labels) <= 1e-4
+            for a, labels in zip(answers, expected, strict=True)
+        )
+        found = []
+        for _ in range(arguments.rounds):
+            for bare in bares:
+                bare.begin("none", number)
+            plain = sum(number / bare.end() for bare in bares)
+            answers, seconds = closed_loop(url, files, clients, 2 * number, **wish)
+            assert all(answer.status == 200 for answer in answers)
+            found.append(2 * number / seconds / plain)
+            print(f"{plain:.1f}/s bare, {found[-1]:.3f} of it served", flush=True)
+        killed, victim = asyncio.run(kill_one(url, files, clients, number, made[0][1]))
+    ratio = statistics.median(found)
+    lost = [answer.status for answer in killed if answer.status != 200]
+    silent = [status for status in lost if not isinstance(status, int)]
+    print(f"killed one with {victim} requests under way: {len(killed)} asked, lost {lost}")
+    return {"rounds": found, "ratio": ratio, "same": same, "lost": lost}, [
+        (
+            "two replicas behind nginx: of two bare predictors",
+            ">= 0.9",
+            f"{ratio:.3f}",
+            ratio >= 0.9,
+        ),
+        ("two replicas behind nginx: same masks", "yes", "yes" if same else "no", same),
+        ("one killed: requests lost", f"<= {victim}", f"{len(lost)}", len(lost) <= victim),
+        ("one killed: requests without any answer", "0", f"{len(silent)}", not silent),
+    ]
+
+
+async def kill_one(url, files, clients, number, process):
+    """Answers while a replica is killed, and how many of its requests were under way at most.
+
+    With least connections these are half of all, rounded up.
+    """
+    answers, numbers = [], iter(range(number))
+    async with Client(url) as client:
+
+        async def one():
+            for n in numbers:
+                if n == number // 3:
+                    process.kill()
+                answers.append(await client.post(files[n % len(files)], pause="none"))
+
+        await asyncio.gather(*(one() for _ in range(clients)))
+    return answers, -(-clients // 2)
+
+
+if __name__ == "__main__":
+    model, size, batch = sys.argv[1:]
+    serve_bare(model, int(size), int(batch))
