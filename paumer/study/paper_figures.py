@@ -1,5 +1,6 @@
 """Every figure of the paper, drawn from measurements. Each is written as PNG and SVG."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,8 +51,7 @@ def draw_tradeoff(
     axes.set_xlabel("images per second")
     axes.set_ylabel("mIoU, %")
     axes.legend(frameon=False, fontsize=8.5, loc="lower left")
-    if title:
-        axes.set_title(title, fontsize=10, loc="left")
+    _set_title(axes, title)
     _save(figure, path)
 
 
@@ -61,27 +61,30 @@ def draw_comparison(
     path: Path,
     title: str = "",
 ) -> None:
-    """Published models by family, and the skylines of ours; speeds on a logarithmic axis."""
-    figure = new_figure(6.8, 4.4)
+    """Published models by family, and the skylines of ours; speeds on a logarithmic axis.
+
+    Points carry numbers, which the legend tells: names would cover one another.
+    """
+    figure = new_figure(7.4, 4.6)
     axes = figure.add_subplot()
     marks = "sD^vP*Xp<>hH"
     families = list(dict.fromkeys(row["family"] for row in rows))
+    count = 0
     for number, family in enumerate(families):
         some = [row for row in rows if row["family"] == family]
+        names = [", ".join(filter(None, (row["model"], row.get("hardware")))) for row in some]
         axes.scatter(
             [float(row["images_per_second"]) for row in some],
             [float(row["miou"]) for row in some],
             marker=marks[number % len(marks)],
             color=GREY if number % 2 else "#7a7a7a",
             s=30,
-            label=family,
+            label="\n".join([family, *(f"{n} {told}" for n, told in enumerate(names, count + 1))]),
         )
         for row in some:
+            count += 1
             place = float(row["images_per_second"]), float(row["miou"])
-            told = ", ".join(filter(None, (row["model"], row.get("hardware"))))
-            axes.annotate(
-                told, place, (4, 2), textcoords="offset points", fontsize=5.5, color="#555"
-            )
+            axes.annotate(str(count), place, (4, 2), textcoords="offset points", fontsize=6.5)
     for number, (name, items) in enumerate(ours.items()):
         colour, line, mark = LINES[number % len(LINES)]
         front = skyline(items)
@@ -92,9 +95,8 @@ def draw_comparison(
     axes.set_xscale("log")
     axes.set_xlabel("images per second")
     axes.set_ylabel("mIoU, %")
-    axes.legend(frameon=False, fontsize=7.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    if title:
-        axes.set_title(title, fontsize=10, loc="left")
+    axes.legend(frameon=False, fontsize=6.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _set_title(axes, title)
     _save(figure, path)
 
 
@@ -172,8 +174,7 @@ def draw_block_counts(
     axes.set_xlabel("number of pausing blocks")
     axes.set_ylabel("images per second")
     axes.legend(frameon=False, fontsize=8.5)
-    if title:
-        axes.set_title(title, fontsize=10, loc="left")
+    _set_title(axes, title)
     _save(figure, path)
 
 
@@ -182,14 +183,17 @@ def draw_one_pause(measurements: Sequence[Measurement], path: Path, title: str =
     figure = new_figure(6.6, 4.0)
     single = [item for item in measurements if len(item.pause.stages) == 1]
     lines = {block: sorted(own, key=_speed) for block, own in _by_first_block(single).items()}
-    _draw_blocks(figure.add_subplot(title=title), lines, baseline(measurements), "after block")
+    axes = figure.add_subplot()
+    _set_title(axes, title)
+    _draw_blocks(axes, lines, baseline(measurements), "after block")
     _save(figure, path)
 
 
 def draw_two_pauses(measurements: Sequence[Measurement], path: Path, title: str = "") -> None:
     """Two pauses: the skyline of each first block, over all that was measured in grey."""
     figure = new_figure(6.6, 4.0)
-    axes = figure.add_subplot(title=title)
+    axes = figure.add_subplot()
+    _set_title(axes, title)
     double = [item for item in measurements if len(item.pause.stages) == 2]
     axes.scatter(
         [_speed(m) for m in double], [_points(m) for m in double], s=3, color="#d8d8d8", zorder=0
@@ -197,6 +201,11 @@ def draw_two_pauses(measurements: Sequence[Measurement], path: Path, title: str 
     lines = {block: skyline(own) for block, own in _by_first_block(double).items()}
     _draw_blocks(axes, lines, baseline(measurements), "first pause\nafter block")
     _save(figure, path)
+
+
+def _set_title(axes: Any, title: str) -> None:
+    """A title in as many lines as it needs."""
+    axes.set_title(textwrap.fill(title, 90), fontsize=9, loc="left")
 
 
 def _by_first_block(measurements: Sequence[Measurement]) -> dict[int, list[Measurement]]:
