@@ -212,6 +212,7 @@ def hostile(count, seed=0):
 def video(model, seconds):
     """Whether a rate between the slowest and the fastest point is held, also under load."""
     predictor = load(model)
+    torch.set_num_threads(1)  # As --threads 1: reading and writing have the other core.
     rungs = ladder(list(predictor.points.values()))
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "drive.mp4"
