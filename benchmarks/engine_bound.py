@@ -3,7 +3,8 @@
 python benchmarks/engine_bound.py
 
 The best is that of large square matrix products, timed in turns with the network; softmax, norms
-and activations count as nothing, so no fp32 engine can gain more than the last line says.
+and activations count as nothing, so an engine with matrix products as fast gains at most what the
+last lines say.
 """
 
 import argparse

@@ -3,9 +3,9 @@
     python benchmarks/evidence.py --data camvid:DIR --init deit_tiny_patch16_224.safetensors
     python benchmarks/evidence.py --data camvid:DIR --test      (once, at the very end)
 
-From one plain Segmenter, trained in two legs, three seeds each of: plain continued, paumer, random
-pausing. Runs lie in runs/evidence and go on where they stopped; each finished run's small files go
-to results/. benchmarks/evidence_report.py prints what they say.
+From one plain Segmenter, trained in three legs, three seeds each of: plain continued, paumer,
+random pausing. Runs lie in runs/evidence and go on where they stopped; each finished run's small
+files go to results/. benchmarks/evidence_report.py prints what they say.
 """
 
 import argparse
@@ -26,7 +26,7 @@ parser.add_argument("--results", type=Path, default=Path("results"))
 parser.add_argument("--test", action="store_true", help="measure on the test split too")
 arguments = parser.parse_args()
 
-FIRST, BASE = "segmenter-first", "segmenter"
+FIRST, SECOND, BASE = "segmenter-first", "segmenter-second", "segmenter"
 KINDS = {"plain": "none", "paumer": "entropy", "random": "random"}
 BEYOND = ["4:0.5", "4:0.6", "4:0.6,8:0.4", "3:0.6,5:0.4", "3:0.6,5:0.6", "4:0.7,6:0.5", "3:0.8"]
 EXIT = ["3:0.4", "4:0.4", "4:0.5", "4:0.5,7:0.5", "3:0.4,5:0.4", "3:0.4,5:0.4,7:0.4", "4:0.6,6:0.5"]
@@ -83,8 +83,10 @@ def leg(kind, seed):
 
 if not (arguments.runs / BASE / "args.yaml").exists():
     train(FIRST, "recipes/camvid-segmenter.yaml", "--init", arguments.init)
-first = arguments.runs / FIRST / "model"
-train(BASE, "recipes/camvid-segmenter-large.yaml", "--init", first)
+    first = arguments.runs / FIRST / "model"
+    train(SECOND, "recipes/camvid-segmenter-more.yaml", "--init", first)
+second = arguments.runs / SECOND / "model"
+train(BASE, "recipes/camvid-segmenter-large.yaml", "--init", second)
 measure(BASE, "val", "--split", "val", "--grid", "none")
 with ThreadPoolExecutor(arguments.jobs) as pool:
     legs = [pool.submit(leg, kind, seed) for seed in range(arguments.seeds) for kind in KINDS]

@@ -1,4 +1,4 @@
-"""Print what results/ says of the three-seed runs: tables in Markdown, then the claims one by one.
+"""Print what results/ says of the three-seed runs: tables, and where entropy leads.
 
     paumer bench --model runs/evidence/paumer-0/model --size 640x480 --threads 1 \\
         --pause none paper ... --json results/speed.json       (and --early-exit: speed-exit.json)
@@ -60,11 +60,10 @@ def table(head, rows):
 
 
 start = arguments.results / "segmenter" / f"{arguments.split}.npz"
-plain, paumer, random, leave = (
-    tallies(*which) for which in (("plain",), ("paumer",), ("random",), ("paumer", "val-exit"))
-)
-if arguments.split != "val":
-    leave = tallies("paumer", f"{arguments.split}-exit")
+plain, paumer, random = map(tallies, ("plain", "paumer", "random"))
+leave = tallies("paumer", f"{arguments.split}-exit")
+if not plain:
+    parser.error(f'no plain run in "{arguments.results}": run benchmarks/evidence.py first')
 speed, exit_speed = speeds("speed.json"), speeds("speed-exit.json")
 base = plain["none"]
 print(f"Plain Segmenter continued, {arguments.split}: {mean(base)}, {len(base)} seeds", end="")
@@ -83,6 +82,8 @@ for pause in paumer:
     row = [f"`{pause}`", *timed(pause, speed), mean(paumer[pause]), difference(paumer[pause], base)]
     if pause in random:
         row += [mean(random[pause]), difference(paumer[pause], random[pause])]
+    else:
+        row += ["", ""]
     rows.append(row)
 table(head, rows)
 rows = [

@@ -82,7 +82,7 @@ class CompiledEngine:
 class ExportedEngine:
     """The network exported when a picture size is first met, and kept for the next time.
 
-    One exported file serves all configurations of ``blocks``.
+    One file serves all configurations of its blocks; of a model with a context, one configuration.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class ExportedEngine:
         fixed = pause if self.network.context or not pause else None
         key = (size, blocks if fixed is None else fixed, early_exit)
         if key not in self._open:
-            told = "-".join(map(str, blocks)) if fixed is None else str(fixed)
+            told = "-".join(map(str, blocks)) if fixed is None else str(fixed).replace(":", "_")
             name = f"{self._name}-{size[1]}x{size[0]}-{told}{'-exit' * early_exit}.onnx"
             path = self.directory / name
             if not path.is_file():

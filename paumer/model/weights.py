@@ -105,8 +105,10 @@ class ModelConfig:
         return cls(**given)
 
     def to_json(self) -> dict[str, Any]:
-        """The configuration as JSON values."""
-        return {"format": "paumer 1", **asdict(self)}
+        """The configuration as JSON values; what came later is named only where it is used."""
+        later = {"rejoin": None, "context": False, "temperatures": ()}
+        values = {key: v for key, v in asdict(self).items() if key not in later or v != later[key]}
+        return {"format": "paumer 1", **values}
 
 
 def save_model(directory: Path, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:

@@ -68,6 +68,7 @@ def tune_adaptive(
     Thresholds are calibrated and timed on pictures of the first one's size.
     """
     settings = settings or TuneSettings()
+    predictor.network.check(PauseConfig(), settings.early_exit)
     places = range(len(dataset)) if indices is None else indices
     pictures = whole_windows(predictor, dataset, places)
     table = cached_cost(

@@ -24,6 +24,9 @@ from paumer.study.uncertainty import whole_picture
 SHARE = 0.5
 """The share that pauses after a block while its temperature is fitted."""
 
+MOST = 128
+"""So many patches of a picture at most speak for a head: all of them are kept in memory."""
+
 LARGEST = 20.0
 """Temperatures lie between one over this and this."""
 
@@ -67,7 +70,9 @@ def fit_temperatures(
                 log_p = found.logits.flatten(2)[0].T.float().cpu()
                 speaker = found.paused_after().flatten().cpu()
                 for head in sorted(set(speaker.tolist())):
-                    chosen = (speaker == head) & (truth[0] != dataset.class_set.ignore)
+                    known = (speaker == head) & (truth[0] != dataset.class_set.ignore)
+                    chosen = known.nonzero()[:, 0]
+                    chosen = chosen[:: max(1, len(chosen) // MOST)]
                     said[head].append(log_p[chosen])
                     truths[head].append(truth[0][chosen])
         if progress:

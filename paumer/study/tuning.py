@@ -110,6 +110,7 @@ def tune(
     What was counted is kept in ``directory`` and not counted again.
     """
     settings = settings or TuneSettings()
+    predictor.network.check(PauseConfig(), settings.early_exit)
     if images is None:
         images = predictor.network_inputs(dataset[0].image)[:1]
     windows = predictor.windows(dataset[0].labels.shape, Inference())
