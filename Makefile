@@ -33,7 +33,7 @@ evidence: setup ## train and measure what docs/results.md reports: hours (DATA=c
 test: setup ## run the tests that take no more than three minutes together
 	@$(PYTEST) -m "not slow"
 
-slow: setup ## run the other tests: exports, examples, killed processes, nginx
+slow: setup ## run the other tests: exports, examples, killed processes, the page, nginx
 	@$(PYTEST) -m slow
 
 check: setup ## formatting, lint and types

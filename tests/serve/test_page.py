@@ -21,6 +21,8 @@ import paumer
 from paumer.data.labels import CAMVID, paint
 from paumer.segmentation import _BLOCK_COLOURS
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(paumer.__file__).parent / "serve" / "page"
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [
