@@ -40,5 +40,11 @@ with torch.inference_mode():
 rates = {name: macs / best[name] / 1e9 for name, (macs, _) in work.items()}
 for name, rate in rates.items():
     print(f"{name}: {rate:.1f} billion multiply-adds a second")
+with torch.inference_mode(), torch.profiler.profile() as profile:
+    network(picture, full_size=False)
+parts = sorted(profile.key_averages(), key=lambda part: -part.self_cpu_time_total)
+whole = sum(part.self_cpu_time_total for part in parts)
+for part in parts[:4]:
+    print(f"{part.key}: {100 * part.self_cpu_time_total / whole:.0f}% of the time without pausing")
 for pause in pauses:
     print(f"{pause}: at most {rates['matrix product'] / rates[str(pause)]:.2f}x as fast in fp32")

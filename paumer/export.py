@@ -5,11 +5,10 @@ one size, any number of them, and gives coarse logits and the block each patch p
 the predictor needs, so that all engines share its path.
 """
 
-import io
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -135,7 +134,7 @@ def export_onnx(
         module = _Dial(model, info.blocks, early_exit)
         start = torch.tensor(info.kept(PauseConfig(tuple((b, 0.3) for b in info.blocks))))
         inputs, shapes = (images, start), {"images": {0: batch}, "kept": None}
-    with _only_errors("onnx_ir"), redirect_stderr(io.StringIO()):
+    with _only_errors("onnx_ir"):
         program = torch.onnx.export(
             module.eval(),
             inputs,

@@ -72,7 +72,7 @@ def fit_temperatures(
                 for head in sorted(set(speaker.tolist())):
                     known = (speaker == head) & (truth[0] != dataset.class_set.ignore)
                     chosen = known.nonzero()[:, 0]
-                    chosen = chosen[:: max(1, len(chosen) // MOST)]
+                    chosen = chosen[:: max(1, -(-len(chosen) // MOST))]
                     said[head].append(log_p[chosen])
                     truths[head].append(truth[0][chosen])
         if progress:

@@ -142,10 +142,11 @@ def test_paused_patches_come_back_as_they_stood(small_model, kind, rejoin, text)
     assert torch.equal(model(images).logits, without(images).logits)
 
 
-def test_they_do_so_in_a_walk_of_many_configurations(small_model):
-    model = optioned(small_model("rotary", "mask", depth=1, double=True), rejoin=6)
+@pytest.mark.parametrize("options", [{"rejoin": 6}, {"context": True}])
+def test_both_follow_each_configuration_of_many(small_model, options):
+    model = optioned(small_model("rotary", "mask", depth=1, double=True), **options)
     images = pictures(3, dtype=torch.float64)
-    ways = [(parse(t), False) for t in ("none", "2:0.4", "2:0.4,4:0.5", "2:0.4,4:<1.2", "4:0.3")]
+    ways = [(parse(t), False) for t in ("none", "2:0.4", "2:0.4,4:0.5", "2:<1.2,4:<1.2", "4:0.3")]
     with torch.inference_mode():
         for number, found in model.forward_many(images, ways):
             alone = model(images, ways[number][0], full_size=False)
@@ -212,16 +213,6 @@ def test_where_nobody_pauses_there_is_no_mean(small_model, text):
 def test_means_leave_before_an_early_exit(small_model):
     model = optioned(small_model("rotary", "mask", double=True), context=True)
     agree(model, pictures(2, dtype=torch.float64), "1:0.3,4:0.3,6:0.5", early_exit=True)
-
-
-def test_means_follow_each_configuration_of_many(small_model):
-    model = optioned(small_model("rotary", "mask", depth=1, double=True), context=True)
-    images = pictures(3, dtype=torch.float64)
-    ways = [(parse(t), False) for t in ("none", "2:0.4", "2:0.4,4:0.5", "2:<1.2,4:<1.2", "4:0.3")]
-    with torch.inference_mode():
-        for number, found in model.forward_many(images, ways):
-            alone = model(images, ways[number][0], full_size=False)
-            assert torch.allclose(found.logits, alone.logits, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(

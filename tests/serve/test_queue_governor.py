@@ -1,15 +1,18 @@
 """The governor of a service, in simulations with a clock of their own."""
 
+import inspect
 import random
 from collections import deque
 
 import pytest
 
+from paumer.serve.batcher import Batcher
 from paumer.serve.governor import QueueGovernor
 
 S0 = 0.06
 LADDER = tuple(S0 / speed for speed in (1, 1.17, 1.4, 1.7, 1.85))
 TARGET = 8 * S0
+HEADROOM = inspect.signature(Batcher).parameters["headroom"].default
 
 
 def simulate(rate, until, seed, ladder=LADDER):
@@ -45,7 +48,7 @@ def simulate(rate, until, seed, ladder=LADDER):
         now = min(coming, tick, running[2] if running else coming)
         if now == coming:
             governor.arrived(now, ladder)
-            if not running or backlog()[-1] + ladder[-1] <= 0.75 * TARGET:
+            if not running or backlog()[-1] + ladder[-1] <= HEADROOM * TARGET:
                 queue.append(now)
             else:
                 refused += 1

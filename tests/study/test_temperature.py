@@ -36,6 +36,12 @@ def test_each_head_is_fitted_on_the_patches_that_it_labels(predictor, pictures):
     assert any(fit.after < fit.before - 0.1 for fit in fits)
 
 
+def test_no_picture_gives_a_head_more_patches_than_it_may(predictor, pictures, monkeypatch):
+    monkeypatch.setattr("paumer.study.temperature.MOST", 2)
+    fits = fit_temperatures(predictor, pictures(), range(3))
+    assert [fit.patches for fit in fits] == [3 * 2] * 6 + [6 * 3 * 2]
+
+
 def test_fitting_again_says_the_same_and_changes_nothing(predictor, pictures):
     first = fit_temperatures(predictor, pictures(), range(2))
     network = predictor.network
