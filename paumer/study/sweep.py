@@ -33,7 +33,7 @@ from paumer.study.accuracy import (
     read_ahead,
 )
 from paumer.study.cost import CostTable
-from paumer.study.tradeoff import Measurement
+from paumer.study.tradeoff import Budget, Measurement, choose
 
 
 @dataclass(frozen=True)
@@ -209,15 +209,16 @@ def describe(
 
 def search(
     measure: Callable[[Sequence[PauseConfig]], Sequence[Measurement]],
-    pick: Callable[[Sequence[Measurement]], Measurement],
+    budget: Budget,
     depth: int,
     shares: Sequence[float],
     most: int = 4,
 ) -> list[Measurement]:
     """The paper's second procedure (section 4): one block after the other.
 
-    All single pauses are measured and the best is kept; then a second pause at a later block is
-    added to it in all ways, and so on, until another one no longer helps. All that was measured.
+    All single pauses are measured and the best for the budget is kept; then a second pause at a
+    later block is added to it in all ways, and so on, until another one no longer helps. All that
+    was measured.
     """
     best, *_ = measured = list(measure([PauseConfig()]))
     for _ in range(most):
@@ -230,7 +231,7 @@ def search(
         if not candidates:
             break
         measured += measure(candidates)
-        better = pick(measured)
+        better, _ = choose(measured, budget)
         if better.pause == best.pause or len(better.pause.stages) < len(best.pause.stages):
             break
         best = better

@@ -124,7 +124,8 @@ def tune(
     found = evaluate([NO_PAUSE, *paper_configs(depth)])
     procedure = settings.procedure or ("layers" if budget.max_drop is not None else "filter")
     if procedure == "layers":
-        found += search(evaluate, lambda all_: choose(all_, budget)[0], depth, spaced(9))
+        for asked in dict.fromkeys([budget, *NAMED.values()]):
+            found += search(evaluate, asked, depth, spaced(9))
     else:
         found += evaluate(fast_enough(table, budget, depth, settings))
     found = list({item.pause: item for item in found}.values())

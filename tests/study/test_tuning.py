@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from paumer import PauseConfig
+from paumer.study import tuning
 from paumer.study.speed import SpeedSettings
 from paumer.study.tradeoff import Budget, Measurement
 from paumer.study.tuning import NAMED, TuneSettings, decide, fast_enough, finalists, tune
@@ -59,6 +60,16 @@ def test_a_choice_keeps_within_its_budget(predictor, pictures, images, tmp_path,
     if result.met and budget.latency_ms is not None:
         assert result.choice.latency_ms <= budget.latency_ms
     assert {"timing parts", "timing finalists"} <= set(told)
+
+
+def test_named_points_are_searched_for_beyond_a_tight_budget(
+    predictor, pictures, images, tmp_path, monkeypatch
+):
+    asked = []
+    monkeypatch.setattr(tuning, "search", lambda _, budget, *__: asked.append(budget) or [])
+    settings = TuneSettings(finalists=1, speed=QUICK)
+    tune(predictor, pictures(1), Budget(max_drop=0.3), tmp_path / "tune", images, settings)
+    assert asked == [Budget(max_drop=0.3), Budget(max_drop=1.0), Budget(max_drop=3.0)]
 
 
 def test_an_impossible_budget_is_not_met(predictor, pictures, images, tmp_path):
