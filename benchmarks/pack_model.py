@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import yaml
 
-from paumer import Inference, Predictor, load
+from paumer import Predictor, load
 from paumer.data.datasets import open_dataset
 from paumer.model.weights import MODELS, find_model, load_model, save_model
 from paumer.predict import write_points
@@ -43,9 +43,7 @@ print(f"{directory}: {size / 1e6:.1f} MB")
 def rows(predictor: Predictor, spec: str, split: str):
     """What each point reaches on a data set."""
     dataset = open_dataset(spec, split)
-    ways = {"none": Inference(batch=4)} | {
-        name: predictor.way(name, batch=4) for name in predictor.points
-    }
+    ways = {name: predictor.way(name, batch=4) for name in predictor.points}
     tallies = evaluate(predictor, dataset, list(ways.values()))
     for (name, way), tally in zip(ways.items(), tallies, strict=True):
         low, high = tally.interval()
@@ -78,8 +76,7 @@ def table(lines, points):
         "| --- | --- | --- | --: | --: | --- |",
     ]
     for row in lines:
-        point = points.get(row["point"])
-        speed = f"{point.speed_up:.2f}x" if point else "1.00x"
+        speed = f"{speed_up(points[row['point']]):.2f}x"
         pause = f"`{row['pause']}`{', early exit' * row['early_exit']}"
         interval = f"{100 * row['miou_low']:.2f} to {100 * row['miou_high']:.2f}"
         rows.append(
@@ -91,7 +88,7 @@ def table(lines, points):
 
 def class_table(lines):
     """IoU by class without pausing, a column for each data set."""
-    plain = [row for row in lines if row["point"] == "none"]
+    plain = [row for row in lines if row["point"] == "unpaused"]
     rows = [
         f"| class | {' | '.join(row['data'] for row in plain)} |",
         f"| --- |{' --: |' * len(plain)}",
@@ -118,7 +115,7 @@ if arguments.data:
         ).points
         for early_exit in (False, True)
     ]
-    points = {name: max((each[name] for each in found), key=speed_up) for name in NAMED}
+    points = {name: max((each[name] for each in found), key=speed_up) for name in found[0]}
     (directory / "operating_points.json").unlink(missing_ok=True)
     write_points(directory, points)
     predictor = load(directory)

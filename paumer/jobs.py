@@ -81,7 +81,11 @@ class Job:
         return outcome
 
     def run_video(self, source: Source, progress: Progress | None = None) -> Outcome:
-        """Segment a video or camera into an annotated video of the same rate, sound kept."""
+        """Segment a video or camera into an annotated video of the same rate, sound kept.
+
+        With a governor every frame has its turn, counted from the first one at the rate asked
+        for; a frame is late that is not done one turn after its own.
+        """
         outcome, begin = Outcome(), time.perf_counter()
         out = self.out / f"{source.name}_overlay.mp4"
         with (
@@ -92,9 +96,12 @@ class Job:
         ):
             frames, waiting = iter(reader), deque[Future[None]]()
             coming = reading.submit(next, frames, None)
+            turn = None
             while (frame := coming.result()) is not None:
                 coming = reading.submit(next, frames, None)
-                ((_, result),) = self._segment([(source, frame)], outcome)
+                if self.governor:
+                    turn = time.perf_counter() if turn is None else turn + self.governor.target
+                ((_, result),) = self._segment([(source, frame)], outcome, turn)
                 waiting.append(writing.submit(_write_frame, writer, result))
                 if len(waiting) > 4:  # Memory stays small, and a slow disk counts at last.
                     waiting.popleft().result()
@@ -128,20 +135,25 @@ class Job:
                 yield done, ready
 
     def _segment(
-        self, pictures: list[tuple[Source, media.Picture]], outcome: Outcome
+        self,
+        pictures: list[tuple[Source, media.Picture]],
+        outcome: Outcome,
+        turn: float | None = None,
     ) -> list[tuple[Source, Segmentation]]:
         if not pictures:
             return []
         how = self.how
         begin = time.perf_counter()
-        rung = self.governor.choose(begin) if self.governor else None
+        lag = 0.0 if turn is None else begin - turn
+        rung = self.governor.choose(begin, lag) if self.governor else None
         if rung:
             how = replace(how, pause=rung.point.pause, early_exit=rung.point.early_exit)
         results = self.predictor.predict_batch([image for _, image in pictures], how)
         if self.governor and rung:
             seconds = time.perf_counter() - begin
             self.governor.note(rung, seconds)
-            outcome.late += seconds > self.governor.target
+            turns = 1 if turn is None else 2
+            outcome.late += lag + seconds > turns * self.governor.target
         return [(source, r) for (source, _), r in zip(pictures, results, strict=True)]
 
     def _write(self, source: Source, result: Segmentation) -> dict[str, Any]:

@@ -28,11 +28,14 @@ def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None: 
 
     if not sources:
         raise ValueError("nothing to segment: name a picture, a folder or a video")
-    if options.threads is not None:
-        torch.set_num_threads(at_least_one(options.threads, "threads"))
     found = find_sources(sources, options.out)
     device = pick_device(options.device)
-    predictor = load(options.model, device, options.engine, options.threads)
+    threads = options.threads
+    if threads is None and any(source.is_video for source in found):
+        threads = max(1, torch.get_num_threads() - 1)  # A core reads and writes the frames.
+    if threads is not None:
+        torch.set_num_threads(at_least_one(threads, "threads"))
+    predictor = load(options.model, device, options.engine, threads)
     how = _inference(predictor, options)
     job = Job(predictor, how, options.out, options.save, _governor(predictor, options))
     pictures = [source for source in found if not source.is_video]

@@ -39,12 +39,13 @@ def ladder(points: Sequence[Measurement], floor: float | None = None) -> tuple[R
 
 
 class Governor:
-    """Chooses a rung for the work at hand; tell it afterwards how long that took.
+    """Chooses a rung for the picture at hand; tell it afterwards how long that took.
 
     It goes to a faster rung at once when the deadline is in danger (expected time above
     ``alarm`` of the target), and to a more accurate one only when ``dwell`` seconds have passed
     since the last change and the expected time there is below ``calm`` of the target. Between
-    the two nothing changes, so steady load never flaps.
+    the two nothing changes, so steady load never flaps. Work that lags behind its schedule is to
+    catch up within ``patience`` pictures, and has that much less time for each.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Governor:
         calm: float = 0.7,
         dwell: float = 2.0,
         smoothing: float = 0.25,
+        patience: int = 4,
     ) -> None:
         if not rungs:
             raise ValueError("a governor needs at least one operating point")
@@ -64,11 +66,12 @@ class Governor:
             raise ValueError(f"calm is {calm:g} and alarm {alarm:g}: give 0 < calm < alarm")
         self.rungs = tuple(rungs)
         self.target, self.alarm, self.calm = target, alarm, calm
-        self.dwell, self.smoothing = dwell, smoothing
+        self.dwell, self.smoothing, self.patience = dwell, smoothing, patience
         self.place = 0
         self.changes = 0
         self.factor = 1.0
         """How many times longer pictures take just now than the ladder says."""
+        self._noted = 0
         self._changed_at = float("-inf")
 
     @property
@@ -76,29 +79,31 @@ class Governor:
         """The rung at hand."""
         return self.rungs[self.place]
 
-    def choose(self, now: float, pictures: float = 1.0) -> Rung:
-        """The rung for ``pictures`` that have to be done within the target, at the time ``now``."""
-        wanted = self._first_within(pictures, self.alarm)
+    def choose(self, now: float, lag: float = 0.0) -> Rung:
+        """The rung for a picture at the time ``now``, ``lag`` seconds after its turn."""
+        wanted = self._first_within(self.alarm, lag)
         if wanted > self.place:
             self._move(wanted, now)
         elif now - self._changed_at >= self.dwell:
-            better = self._first_within(pictures, self.calm)
+            better = self._first_within(self.calm, lag)
             if better < self.place:
                 self._move(better, now)
         return self.rung
 
-    def note(self, rung: Rung, seconds: float, pictures: int = 1) -> None:
-        """Learn from work that took ``seconds`` for ``pictures`` at a rung."""
-        seen = seconds / (pictures * rung.seconds)
-        self.factor += self.smoothing * (seen - self.factor)
+    def note(self, rung: Rung, seconds: float) -> None:
+        """Learn from a picture that took ``seconds`` at a rung."""
+        self._noted += 1
+        seen = seconds / rung.seconds
+        self.factor += max(self.smoothing, 1 / self._noted) * (seen - self.factor)
 
-    def expected(self, rung: Rung, pictures: float = 1.0) -> float:
-        """The seconds that pictures will take at a rung, as things are just now."""
-        return pictures * rung.seconds * self.factor
+    def expected(self, rung: Rung) -> float:
+        """The seconds that a picture will take at a rung, as things are just now."""
+        return rung.seconds * self.factor
 
-    def _first_within(self, pictures: float, share: float) -> int:
+    def _first_within(self, share: float, lag: float) -> int:
+        limit = share * self.target - max(0.0, lag) / self.patience
         for place, rung in enumerate(self.rungs):
-            if self.expected(rung, pictures) <= share * self.target:
+            if self.expected(rung) <= limit:
                 return place
         return len(self.rungs) - 1
 

@@ -16,14 +16,23 @@ from paumer.study.cost import CostTable, cached_cost
 from paumer.study.grids import NO_PAUSE, one, spaced, two
 from paumer.study.speed import SpeedSettings, measure_speed
 from paumer.study.sweep import Sweep, describe, search
-from paumer.study.tradeoff import Budget, Measurement, choose, join, per_picture, skyline
+from paumer.study.tradeoff import (
+    Budget,
+    Measurement,
+    baseline,
+    choose,
+    join,
+    per_picture,
+    skyline,
+)
 
 NAMED: Mapping[str, Budget] = {
     "accurate": Budget(max_drop=0.3),
     "balanced": Budget(max_drop=1.0),
     "fast": Budget(max_drop=3.0),
 }
-"""Operating points that every tuned model gets: the fastest that lose at most so many points."""
+"""Operating points that every tuned model gets beside ``unpaused``: the fastest that lose at most
+so many points."""
 
 Say = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
@@ -198,5 +207,6 @@ def decide(evaluated: Sequence[Measurement], timed: Sequence[Measurement], budge
     known = {item.pause: item for item in evaluated}
     both = [join(known[item.pause], item) for item in timed]
     choice, met = choose(both, budget)
-    points = {name: choose(both, named)[0] for name, named in NAMED.items()}
+    points = {"unpaused": baseline(both)}
+    points |= {name: choose(both, named)[0] for name, named in NAMED.items()}
     return Tuned(choice, met, points, tuple(evaluated))

@@ -51,7 +51,8 @@ def test_a_choice_keeps_within_its_budget(predictor, pictures, images, tmp_path,
         say=lambda *what: told.append(what[0]),
     )
     (base,) = [item for item in result.evaluated if not item.pause]
-    assert set(result.points) == set(NAMED)
+    assert set(result.points) == {"unpaused", *NAMED}
+    assert not result.points["unpaused"].pause
     assert not result.choice.predicted
     assert result.choice.miou is not None
     assert result.choice.where
