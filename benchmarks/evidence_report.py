@@ -28,7 +28,8 @@ def tallies(kind, title=arguments.split):
     """By configuration, what each seed of a kind of run counted."""
     files = [arguments.results / f"{kind}-{s}" / f"{title}.npz" for s in range(arguments.seeds)]
     seeds = [load_tallies(file) for file in files if file.exists()]
-    return {pause: [seed[pause] for seed in seeds] for pause in seeds[0]} if seeds else {}
+    shared = [pause for pause in seeds[0] if all(pause in seed for seed in seeds)] if seeds else []
+    return {pause: [seed[pause] for seed in seeds] for pause in shared}
 
 
 def speeds(name):

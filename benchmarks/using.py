@@ -43,7 +43,7 @@ def agree(model, data, count):
     for pause in ("none", "3:0.4", "3:0.4,5:0.4,7:0.4"):
         how = predictor.way(pause, batch=2)
         expected = predictor.predict_batch(pictures, how)
-        for name in ("onnx", "openvino", "compile"):
+        for name in ("onnx", "onnx-int8", "openvino", "compile"):
             engine = make_engine(name, predictor.network, 1)
             results = Predictor(predictor.network, engine=engine).predict_batch(pictures, how)
             pairs = zip(results, expected, strict=True)

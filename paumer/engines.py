@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from paumer.criteria import Criterion, entropy
 from paumer.disk import cache_directory
-from paumer.export import ExportInfo, Runner, export_onnx, open_onnx
+from paumer.export import ExportInfo, Runner, export_onnx, open_onnx, round_onnx
 from paumer.model.segmenter import PausingSegmenter, pad_to_patches
 from paumer.model.weights import fingerprint
 from paumer.pause_config import PauseConfig
@@ -129,6 +130,10 @@ class ExportedEngine:
             path = self.directory / name
             if not path.is_file():
                 export_onnx(self.network, path, size, fixed, blocks, early_exit)
+            if self.runtime == "onnx-int8":
+                exported, path = path, path.with_suffix(".int8.onnx")
+                if not path.is_file():
+                    round_onnx(exported, path)
             self._open[key] = open_onnx(path, self.runtime, self.threads)
         return self._open[key]
 
@@ -139,16 +144,16 @@ def make_engine(
     threads: int | None = None,
     directory: Path | None = None,
 ) -> Engine:
-    """The engine of that name: torch, compile, onnx or openvino.
+    """The engine of that name: torch, compile, onnx, onnx-int8 or openvino.
 
     Exported files are kept in ``directory``, by default the user's cache.
     """
     makers: dict[str, Callable[[], Engine]] = {
         "torch": lambda: TorchEngine(network),
         "compile": lambda: CompiledEngine(network),
-        "onnx": lambda: ExportedEngine(network, "onnx", threads, directory),
-        "openvino": lambda: ExportedEngine(network, "openvino", threads, directory),
     }
+    for runtime in ("onnx", "onnx-int8", "openvino"):
+        makers[runtime] = partial(ExportedEngine, network, runtime, threads, directory)
     if name not in makers:
         raise ValueError(f'no engine "{name}": choose one of {", ".join(makers)}')
     return makers[name]()

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from paumer.criteria import entropy
 from paumer.disk import replace_file
+from paumer.export_fused import fuse_attention, quantise
 from paumer.model.segmenter import PausingSegmenter
 from paumer.model.weights import ModelConfig
 from paumer.pause_config import PauseConfig, Threshold
@@ -27,6 +28,9 @@ from paumer.pausing import going_on
 
 AGREEMENT = 0.999
 """The least share of patches whose class must agree with the network before export."""
+
+ROUNDED_AGREEMENT = 0.98
+"""The same where weights were rounded to 8 bits."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +183,13 @@ def _sort(
     return values, places
 
 
+def round_onnx(source: Path, path: Path) -> None:
+    """Write an exported ONNX file with linear layers in 8 bits, for ONNX Runtime alone."""
+    _need("onnxruntime", "onnx")
+    with _only_errors("root"):
+        quantise(_read_onnx(source)[0], path)
+
+
 def export_program(
     model: PausingSegmenter,
     path: Path,
@@ -231,11 +242,13 @@ def open_onnx(
     options = runtime.SessionOptions()
     if threads:
         options.intra_op_num_threads = threads
+    proto, info = _read_onnx(path)
+    fuse_attention(proto)
+    content = proto.SerializeToString()
     try:
-        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # The runtime raises classes of its own for every kind of trouble.
-        raise ValueError(f'cannot read "{path}": {error}') from error
-    info = _info(session.get_modelmeta().custom_metadata_map.get("paumer"), path)
+        raise ValueError(f'cannot run "{path}": {error}') from error
 
     def run(images: np.ndarray, kept: list[int]) -> tuple[np.ndarray, np.ndarray]:
         feed = {"images": images}
@@ -249,10 +262,7 @@ def open_onnx(
 
 def _open_openvino(path: Path, threads: int | None) -> tuple[ExportInfo, Runner]:
     openvino = _need("openvino", "openvino")
-    onnx = _need("onnx", "onnx")
-    proto = onnx.load(str(path), load_external_data=False)
-    found = {entry.key: entry.value for entry in proto.metadata_props}
-    info = _info(found.get("paumer"), path)
+    _, info = _read_onnx(path)
     settings: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
     if threads:
         settings["INFERENCE_NUM_THREADS"] = threads
@@ -275,10 +285,11 @@ def verify(
     run: Runner,
     images: Float[Tensor, "b 3 h w"],
     pauses: Sequence[PauseConfig],
+    least: float = AGREEMENT,
 ) -> float:
     """The least share of patches, over configurations, whose class agrees with the network.
 
-    Raises if it is below ``AGREEMENT``.
+    Raises if it is below ``least``.
     """
     worst = 1.0
     for pause in pauses:
@@ -288,7 +299,7 @@ def verify(
         logits, _ = run(images.numpy(), kept)
         same = logits.argmax(1) == own.logits.argmax(1).numpy()
         worst = min(worst, float(same.mean()))
-        if worst < AGREEMENT:
+        if worst < least:
             raise ValueError(
                 f'the exported network disagrees with the original at "{pause}": only '
                 f"{worst:.2%} of the patches have the same class"
@@ -332,10 +343,17 @@ def _describe(
     )
 
 
-def _info(text: str | None, path: Path) -> ExportInfo:
-    if text is None:
+def _read_onnx(path: Path) -> tuple[Any, ExportInfo]:
+    """The graph of an ONNX file, and what it says of itself."""
+    onnx = _need("onnx", "onnx")
+    try:
+        proto = onnx.load(str(path), load_external_data=False)
+    except Exception as error:  # The reader raises classes of its own for every kind of trouble.
+        raise ValueError(f'cannot read "{path}": {error}') from error
+    found = {entry.key: entry.value for entry in proto.metadata_props}
+    if "paumer" not in found:
         raise ValueError(f'"{path}" was not made by paumer export: it does not say what it takes')
-    return ExportInfo.from_json(text)
+    return proto, ExportInfo.from_json(found["paumer"])
 
 
 def _need(module: str, extra: str) -> Any:

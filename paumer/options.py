@@ -8,6 +8,9 @@ from cyclopts import Parameter
 
 Several = Parameter(consume_multiple=True, negative=())
 
+Engine = Literal["torch", "compile", "onnx", "onnx-int8", "openvino"]
+"""What can run the network."""
+
 BUILT_IN = "street-tiny"
 """The model inside the package, which commands use when none is named."""
 
@@ -57,10 +60,8 @@ class BenchOptions:
     upsample: bool = True
     """Include the final upsampling of the logits to the picture's size."""
 
-    engine: Annotated[tuple[Literal["torch", "compile", "onnx", "openvino"], ...], Several] = (
-        "torch",
-    )
-    """What runs the network: torch, compile, onnx, openvino. Several run in turns."""
+    engine: Annotated[tuple[Engine, ...], Several] = ("torch",)
+    """What runs the network: torch, compile, onnx, onnx-int8, openvino. Several run in turns."""
 
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""
@@ -134,7 +135,7 @@ class PredictOptions:
     protect: Annotated[tuple[str, ...], Several] = ()
     """Classes whose patches pause after all others, such as pedestrian bicyclist."""
 
-    engine: Literal["torch", "compile", "onnx", "openvino"] = "torch"
+    engine: Engine = "torch"
     """What runs the network. All but torch prepare each picture size first, which takes a while."""
 
     batch: int = 4
@@ -535,8 +536,9 @@ class ExportOptions:
     out: Path
     """File to write, such as model.onnx; it must not exist."""
 
-    format: Literal["onnx", "openvino", "program"] = "onnx"
-    """onnx; openvino (the same file, proved in OpenVINO); program (torch.export, .pt2)."""
+    format: Literal["onnx", "onnx-int8", "openvino", "program"] = "onnx"
+    """onnx; onnx-int8 (8-bit weights, for ONNX Runtime alone); openvino (the same file as onnx,
+    proved in OpenVINO); program (torch.export, .pt2)."""
 
     pause: str | None = None
     """A configuration or an operating point; without it one file serves all of --blocks."""

@@ -14,7 +14,7 @@ pausing study.tradeoff windows video scenes.backdrop scenes.furniture scenes.sce
 scenes.traffic
 criteria model.backbone model.weights media data.transforms scenes.street serve.governor
 model.decoders model.foreign data.layouts scenes.frontage sources segmentation
-model.segmenter scenes.plan serve.answers
+model.segmenter export_fused scenes.plan serve.answers
 export scenes.scene serve.openapi
 engines
 predict data.datasets scenes.files

@@ -17,10 +17,12 @@ def unchecked_paumer(unchecked):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["onnx", "openvino"])
-def test_labels_agree_with_torch(name, unchecked_paumer, tmp_path_factory, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "least"), [("onnx", 0.999), ("onnx-int8", 0.9), ("openvino", 0.999)]
+)
+def test_labels_agree_with_torch(name, least, unchecked_paumer, tmp_path_factory, monkeypatch):
     pytest.importorskip("onnxscript", reason="exporting needs onnxscript")
-    pytest.importorskip({"onnx": "onnxruntime"}.get(name, name), reason=f"needs {name}")
+    pytest.importorskip("openvino" if name == "openvino" else "onnxruntime", reason=f"needs {name}")
     cache = tmp_path_factory.getbasetemp() / "engines"
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     torch.manual_seed(0)
@@ -40,9 +42,10 @@ def test_labels_agree_with_torch(name, unchecked_paumer, tmp_path_factory, monke
             plain.predict_batch(pictures, how), fast.predict_batch(pictures, how), strict=True
         )
         for one, two in pairs:
-            assert (one.labels == two.labels).mean() > 0.999
-            assert np.array_equal(one.paused_after, two.paused_after)
-    assert len(list(cache.rglob("*.onnx"))) == 1  # One file for both, and for both engines.
+            assert (one.labels == two.labels).mean() > least
+            assert (one.paused_after == two.paused_after).mean() > least
+    # One file for both configurations and for all engines, and one of 8 bits made of it.
+    assert len(list(cache.rglob("*.onnx"))) <= 2
 
 
 def test_what_engines_cannot_do_is_said(tmp_path, monkeypatch):

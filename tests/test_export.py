@@ -10,8 +10,10 @@ from PIL import Image
 
 from paumer import PauseConfig, build_model
 from paumer.cli import app
-from paumer.export import ExportInfo, export_onnx, open_onnx, open_program, verify
+from paumer.export import ExportInfo, export_onnx, open_onnx, open_program, round_onnx, verify
+from paumer.export_fused import fuse_attention
 
+onnx = pytest.importorskip("onnx", reason="exported files are ONNX")
 pytest.importorskip("onnxruntime", reason="exported files run in onnxruntime")
 pytest.importorskip("onnxscript", reason="exporting needs onnxscript")
 
@@ -54,6 +56,39 @@ def test_one_file_serves_all_configurations(folder, model, batch):
         logits, paused = run(images.numpy(), info.kept(pause))
         assert np.allclose(logits, own.logits.numpy(), atol=1e-3)
         assert np.array_equal(paused, own.paused_after().numpy())
+
+
+@pytest.mark.parametrize("name", ["dial", "exit"])
+def test_every_attention_becomes_one_operation(folder, model, name):
+    proto = onnx.load(folder / f"{name}.onnx")
+    blocks = model.backbone.depth + len(model.decoder.blocks)
+    assert sum(node.op_type == "Softmax" for node in proto.graph.node) >= blocks
+    assert fuse_attention(proto) == blocks
+    kinds = [node.op_type for node in proto.graph.node]
+    assert kinds.count("MultiHeadAttention") == blocks
+    assert fuse_attention(proto) == 0
+    onnx.checker.check_model(proto)
+
+
+def test_attention_of_another_form_is_left_alone(folder):
+    proto = onnx.load(folder / "dial.onnx")
+    for node in proto.graph.node:
+        if node.op_type == "Slice" and len(node.input) == 4:
+            node.input[1] = node.input[3]  # All are queries now.
+    assert fuse_attention(proto) == 0
+
+
+def test_eight_bits_change_little(folder, model, tmp_path):
+    round_onnx(folder / "dial.onnx", tmp_path / "int8.onnx")
+    info, run = open_onnx(tmp_path / "int8.onnx", threads=1)
+    images = torch.randn(4, 3, 64, 64)
+    for pause in CONFIGS[:3]:
+        with torch.inference_mode():
+            own = model(images, pause, full_size=False).logits.numpy()
+        logits, _ = run(images.numpy(), info.kept(pause))
+        assert np.corrcoef(logits.ravel(), own.ravel())[0, 1] > 0.98
+    assert (tmp_path / "int8.onnx").stat().st_size < 0.5 * (folder / "dial.onnx").stat().st_size
+    assert [file.name for file in tmp_path.iterdir()] == ["int8.onnx"]
 
 
 def test_early_exit_and_programs(folder, model):

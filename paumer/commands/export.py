@@ -20,11 +20,14 @@ def export(options: ExportOptions) -> None:
     is an input.
     """
     from paumer.export import (
+        AGREEMENT,
+        ROUNDED_AGREEMENT,
         USE_SCRIPT,
         export_onnx,
         export_program,
         open_onnx,
         open_program,
+        round_onnx,
         verify,
     )
     from paumer.pause_config import PauseConfig
@@ -49,6 +52,8 @@ def export(options: ExportOptions) -> None:
     else:
         pause = None if way is None else way.pause
         info = export_onnx(network, options.out, size, pause, options.blocks, early_exit)
+        if options.format == "onnx-int8":
+            round_onnx(options.out, options.out)
         run = open_onnx(options.out, options.format)[1]
     if way is not None:
         pauses = [way.pause]
@@ -56,7 +61,8 @@ def export(options: ExportOptions) -> None:
         shares = (0.0, 0.3, 0.6)
         pauses = [PauseConfig(tuple((b, s) for b in info.blocks if s)) for s in shares]
     try:
-        worst = verify(network, info, run, images, pauses)
+        least = ROUNDED_AGREEMENT if options.format == "onnx-int8" else AGREEMENT
+        worst = verify(network, info, run, images, pauses, least)
     except ValueError:
         options.out.unlink()
         raise
