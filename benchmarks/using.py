@@ -29,6 +29,7 @@ from paumer.engines import make_engine
 from paumer.jobs import Job
 from paumer.serve.governor import Governor, ladder
 from paumer.sources import find_sources
+from paumer.study.accuracy import Confusion
 from paumer.study.speed import peak_memory
 from paumer.video import VideoReader, VideoWriter
 
@@ -36,13 +37,22 @@ CPU = torch.device("cpu")
 
 
 def agree(model, data, count):
-    """The share of pixels whose label every engine gives as torch does."""
+    """The share of pixels whose label every engine gives as torch does, and what it gets right."""
     predictor = load(model)
     dataset = open_dataset(data, "val")
-    pictures = [dataset[i].image for i in range(min(count, len(dataset)))]
+    samples = [dataset[i] for i in range(min(count, len(dataset)))]
+    pictures = [sample.image for sample in samples]
+
+    def miou(results):
+        counts = Confusion.empty(len(dataset.class_set))
+        for result, sample in zip(results, samples, strict=True):
+            counts += Confusion.of(result.labels, sample.labels, len(dataset.class_set))
+        return 100 * counts.miou
+
     for pause in ("none", "3:0.4", "3:0.4,5:0.4,7:0.4"):
         how = predictor.way(pause, batch=2)
         expected = predictor.predict_batch(pictures, how)
+        print(f"{pause} torch: mIoU {miou(expected):.2f}", flush=True)
         for name in ("onnx", "onnx-int8", "openvino", "compile"):
             engine = make_engine(name, predictor.network, 1)
             results = Predictor(predictor.network, engine=engine).predict_batch(pictures, how)
@@ -50,7 +60,7 @@ def agree(model, data, count):
             same = [float((a.labels == b.labels).mean()) for a, b in pairs]
             print(
                 f"{pause} {name}: {100 * np.mean(same):.4f}% of the pixels of {len(same)} "
-                f"pictures, worst picture {100 * min(same):.4f}%",
+                f"pictures, worst picture {100 * min(same):.4f}%, mIoU {miou(results):.2f}",
                 flush=True,
             )
 

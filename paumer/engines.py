@@ -134,7 +134,7 @@ class ExportedEngine:
                 exported, path = path, path.with_suffix(".int8.onnx")
                 if not path.is_file():
                     round_onnx(exported, path)
-            self._open[key] = open_onnx(path, self.runtime, self.threads)
+            self._open[key] = open_onnx(path, self.runtime, self.threads, fused=True)
         return self._open[key]
 
 

@@ -1,8 +1,8 @@
 """ONNX, OpenVINO and torch.export of one configuration or of all, with the proof that they agree.
 
-The only module that knows onnx and the engines. An exported network takes normalised pictures of
-one size, any number of them, and gives coarse logits and the block each patch paused after: what
-the predictor needs, so that all engines share its path.
+With `export_fused` the only module that knows onnx and the engines. An exported network takes
+normalised pictures of one size, any number of them, and gives coarse logits and the block each
+patch paused after: what the predictor needs, so that all engines share its path.
 """
 
 import json
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from paumer.criteria import entropy
 from paumer.disk import replace_file
-from paumer.export_fused import fuse_attention, quantise
+from paumer.export_fused import fuse_attention, write_rounded
 from paumer.model.segmenter import PausingSegmenter
 from paumer.model.weights import ModelConfig
 from paumer.pause_config import PauseConfig, Threshold
@@ -187,7 +187,7 @@ def round_onnx(source: Path, path: Path) -> None:
     """Write an exported ONNX file with linear layers in 8 bits, for ONNX Runtime alone."""
     _need("onnxruntime", "onnx")
     with _only_errors("root"):
-        quantise(_read_onnx(source)[0], path)
+        write_rounded(_read_onnx(source)[0], path)
 
 
 def export_program(
@@ -231,9 +231,12 @@ Runner = Callable[[Float[np.ndarray, "b 3 h w"], list[int]], tuple[np.ndarray, n
 
 
 def open_onnx(
-    path: Path, engine: str = "onnx", threads: int | None = None
+    path: Path, engine: str = "onnx", threads: int | None = None, fused: bool = False
 ) -> tuple[ExportInfo, Runner]:
-    """What an ONNX file says of itself, and a function that runs it in an engine."""
+    """What an ONNX file says of itself, and a function that runs it in an engine.
+
+    ``fused`` makes each attention one operation first, where ONNX Runtime runs it.
+    """
     if not path.is_file():
         raise FileNotFoundError(f'there is no exported file "{path}": make it with paumer export')
     if engine == "openvino":
@@ -243,7 +246,10 @@ def open_onnx(
     if threads:
         options.intra_op_num_threads = threads
     proto, info = _read_onnx(path)
-    fuse_attention(proto)
+    if fused:
+        fuse_attention(proto)
+    # Activations are rounded together: pictures run one by one, and none depends on the others.
+    rounded = any(node.op_type == "DynamicQuantizeLinear" for node in proto.graph.node)
     content = proto.SerializeToString()
     try:
         session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
@@ -251,10 +257,10 @@ def open_onnx(
         raise ValueError(f'cannot run "{path}": {error}') from error
 
     def run(images: np.ndarray, kept: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        feed = {"images": images}
-        if info.pause is None:
-            feed["kept"] = np.asarray(kept, np.int64)
-        logits, paused = session.run(None, feed)
+        counts = {"kept": np.asarray(kept, np.int64)} if info.pause is None else {}
+        parts = np.split(images, len(images)) if rounded else [images]
+        found = [session.run(None, {"images": part, **counts}) for part in parts]
+        logits, paused = (np.concatenate(each) for each in zip(*found, strict=True))
         return logits, paused
 
     return info, run

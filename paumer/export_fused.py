@@ -1,34 +1,44 @@
 """An exported network made faster for ONNX Runtime: attention as one operation, 8-bit weights."""
 
+import math
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from paumer.disk import replace_file
+
+QUERIES = ("Mul", "Squeeze", "Slice", "Transpose", "Reshape")
+KEYS = ("Mul", "Reshape", "Transpose", "Reshape", "Squeeze", "Slice", "Transpose", "Reshape")
+VALUES = ("Squeeze", "Slice", "Transpose", "Reshape")
+"""What makes each of the three, from the last operation back to the one that they share."""
 
 
 class Attention(NamedTuple):
     """An attention of a graph: the tensor of its three inputs side by side, and its last node."""
 
     source: str
-    width: int
     heads: int
+    size: int
     end: Any
 
 
 def fuse_attention(proto: Any) -> int:
     """Make each attention of an ONNX graph one operation of ONNX Runtime's; how many there were.
 
-    What is found is softmax between two products whose queries, keys and values are the thirds of
-    one linear layer, as timm's blocks have it. Others, such as rotary ones, stay as they are.
+    What is found is what torch's exporter makes of timm's attention: softmax between two products
+    whose queries, keys and values are the thirds of one linear layer, untouched but for the usual
+    scale. Others, such as rotary ones, stay as they are.
     """
     from onnx import TensorProto, helper
 
     graph = proto.graph
     known = _Graph(graph)
     found = [spot for node in graph.node if (spot := known.attention(node)) is not None]
-    for number, (source, width, heads, end) in enumerate(found):
+    for number, (source, heads, size, end) in enumerate(found):
         thirds = [f"attention_{number}_{name}" for name in ("queries", "keys", "values")]
-        sizes = helper.make_tensor(f"{thirds[0]}_sizes", TensorProto.INT64, [3], [width] * 3)
+        widths = [heads * size] * 3
+        sizes = helper.make_tensor(f"{thirds[0]}_sizes", TensorProto.INT64, [3], widths)
         graph.initializer.append(sizes)
         place = next(place for place, node in enumerate(graph.node) if node == end)
         split = helper.make_node("Split", [source, sizes.name], thirds, axis=2)
@@ -44,7 +54,7 @@ def fuse_attention(proto: Any) -> int:
     return len(found)
 
 
-def quantise(proto: Any, path: Path) -> None:
+def write_rounded(proto: Any, path: Path) -> None:
     """Write a graph as a file whose linear layers multiply in 8 bits, for ONNX Runtime alone.
 
     Weights are rounded channel by channel, activations as they come.
@@ -53,18 +63,18 @@ def quantise(proto: Any, path: Path) -> None:
 
     fuse_attention(proto)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
+    with tempfile.TemporaryDirectory() as folder:
+        rounded = Path(folder) / "rounded.onnx"
         quantize_dynamic(
             proto,
-            partial,
+            rounded,
             op_types_to_quantize=["MatMul"],
             per_channel=True,
             weight_type=QuantType.QInt8,
+            # Sums of two products overflow 16 bits on processors without instructions for them.
+            reduce_range=True,
         )
-        replace_file(path, partial.read_bytes())
-    finally:
-        partial.unlink(missing_ok=True)
+        replace_file(path, rounded.read_bytes())
 
 
 class _Graph:
@@ -80,65 +90,79 @@ class _Graph:
 
     def attention(self, softmax: Any) -> Attention | None:
         """The attention around a softmax, if it is of the form that can be fused."""
-        if softmax.op_type != "Softmax":
+        if softmax.op_type != "Softmax" or _attribute(softmax, "axis") != -1:
             return None
         scores = self.maker.get(softmax.input[0])
         mix = self._user(softmax, "MatMul")
-        end = self._user(self._user(mix, "Transpose"), "Reshape")
-        if scores is None or scores.op_type != "MatMul" or mix is None or end is None:
+        turned = self._user(mix, "Transpose")
+        end = self._user(turned, "Reshape")
+        if scores is None or scores.op_type != "MatMul" or end is None:
             return None
-        thirds = [self._third(name) for name in (*scores.input, mix.input[1])]
-        if None in thirds or [third[1] for third in thirds if third] != [0, 1, 2]:
+        queries = self._made_by(scores.input[0], QUERIES)
+        keys = self._made_by(scores.input[1], KEYS)
+        values = self._made_by(mix.input[1], VALUES)
+        if not queries or not keys or not values:
             return None
-        sources = {third[0] for third in thirds if third}
-        source = sources.pop()
-        width, scale = self._width(source), self._scale(scores)
-        # Queries and keys are each multiplied by the fourth root of 1 / head size.
-        heads = round(width * scale**4)
-        if sources or not heads or abs(width * scale**4 - heads) > 1e-3:
-            return None
-        return Attention(source, width, heads, end)
+        shape = self._numbers(values[-1].input[1])
+        fits = (
+            _attribute(turned, "perm") == [0, 2, 1, 3]
+            and _attribute(keys[2], "perm") == [0, 2, 1]
+            and queries[-1].output == keys[-1].output == values[-1].output
+            and [self._third(nodes) for nodes in (queries, keys, values)] == [0, 1, 2]
+            and len(shape) == 5
+            and shape[2] == 3
+            and all(self._is_usual_scale(nodes[0], shape[4]) for nodes in (queries, keys))
+        )
+        return Attention(values[-1].input[0], int(shape[3]), int(shape[4]), end) if fits else None
 
     def _user(self, node: Any, kind: str) -> Any:
         """The only user of a node, if it is of that kind."""
         users = self.users.get(node.output[0], []) if node is not None else []
         return users[0] if len(users) == 1 and users[0].op_type == kind else None
 
-    def _third(self, name: str) -> tuple[str, int] | None:
-        """The tensor that queries, keys or values are cut from, and which of the three they are."""
-        node, start = self.maker.get(name), None
-        while node is not None and node.op_type in ("Mul", "Reshape", "Transpose"):
-            node = self.maker.get(node.input[0])
-        for kind in ("Squeeze", "Slice", "Transpose", "Reshape"):
+    def _made_by(self, name: str, kinds: Sequence[str]) -> list[Any]:
+        """The nodes that make a tensor, from the last one back, if they are of those kinds."""
+        nodes: list[Any] = []
+        for kind in kinds:
+            node = self.maker.get(name)
             if node is None or node.op_type != kind:
-                return None
-            if kind == "Transpose" and list(node.attribute[0].ints) != [2, 0, 3, 1, 4]:
-                return None
-            start = self._number(node.input[1]) if kind == "Slice" else start
-            source = node.input[0]
-            node = self.maker.get(source)
-        return None if start is None else (source, int(start))
+                return []
+            nodes.append(node)
+            name = node.input[0]
+        return nodes
 
-    def _width(self, name: str) -> int:
-        """A third of the columns that a linear layer gives; 0 if it is none."""
-        inputs = self.maker[name].input if name in self.maker else ()
-        sizes = [self.constants[each].dims[-1] for each in inputs if each in self.constants]
-        return sizes[0] // 3 if sizes else 0
+    def _third(self, nodes: Sequence[Any]) -> float | None:
+        """Which of the three a chain cuts out along the first axis of (3, b, h, n, d)."""
+        squeeze, cut, turned, _ = nodes[-4:]
+        if _attribute(turned, "perm") != [2, 0, 3, 1, 4] or len(cut.input) != 4:
+            return None
+        if self._numbers(squeeze.input[-1]) != (0,) or self._numbers(cut.input[3]) != (0,):
+            return None
+        start, end = self._numbers(cut.input[1]), self._numbers(cut.input[2])
+        return start[0] if len(start) == 1 and end == (start[0] + 1,) else None
 
-    def _scale(self, scores: Any) -> float:
-        """What queries are multiplied by before the product; 0 if that is not known."""
-        scaled = self.maker.get(scores.input[0])
-        if scaled is None or scaled.op_type != "Mul":
-            return 0.0
-        return self._number(scaled.input[1]) or 0.0
+    def _is_usual_scale(self, node: Any, size: float) -> bool:
+        """Whether queries or keys are multiplied by the fourth root of 1 / head size."""
+        scale = self._numbers(node.input[1])
+        return len(scale) == 1 and abs(scale[0] ** 4 * size - 1) < 1e-4
 
-    def _number(self, name: str) -> float | None:
-        """The constant of that name, if it is one number."""
+    def _numbers(self, name: str) -> tuple[float, ...]:
+        """The numbers of a constant, or of some put together; what is not known is NaN."""
         from onnx import numpy_helper
 
-        tensor = self.constants.get(name)
-        value = None if tensor is None else numpy_helper.to_array(tensor)
-        return float(value.item()) if value is not None and value.size == 1 else None
+        if name in self.constants:
+            return tuple(numpy_helper.to_array(self.constants[name]).ravel().tolist())
+        node = self.maker.get(name)
+        if node is None or node.op_type != "Concat":
+            return (math.nan,)
+        return tuple(number for part in node.input for number in self._numbers(part))
+
+
+def _attribute(node: Any, name: str) -> Any:
+    """The value of a node's attribute, None if it has none of that name."""
+    from onnx import helper
+
+    return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), None)
 
 
 def _drop_unused(graph: Any) -> None:

@@ -83,8 +83,8 @@ class Job:
     def run_video(self, source: Source, progress: Progress | None = None) -> Outcome:
         """Segment a video or camera into an annotated video of the same rate, sound kept.
 
-        With a governor every frame has its turn, counted from the first one at the rate asked
-        for; a frame is late that is not done one turn after its own.
+        With a governor every frame has its turn, and is late if it is not done within two periods
+        of it.
         """
         outcome, begin = Outcome(), time.perf_counter()
         out = self.out / f"{source.name}_overlay.mp4"
@@ -95,13 +95,17 @@ class Job:
             ThreadPoolExecutor(1) as writing,
         ):
             frames, waiting = iter(reader), deque[Future[None]]()
-            coming = reading.submit(next, frames, None)
-            turn = None
-            while (frame := coming.result()) is not None:
-                coming = reading.submit(next, frames, None)
+            coming = reading.submit(_next_frame, frames)
+            lag = None
+            while (arrival := coming.result()) is not None:
+                coming = reading.submit(_next_frame, frames)
+                frame, arrived = arrival
                 if self.governor:
-                    turn = time.perf_counter() if turn is None else turn + self.governor.target
-                ((_, result),) = self._segment([(source, frame)], outcome, turn)
+                    if outcome.written == 0:
+                        self._warm_up(frame, self.governor)
+                        arrived = time.perf_counter()
+                    lag = self.governor.lag(arrived, time.perf_counter())
+                ((_, result),) = self._segment([(source, frame)], outcome, lag)
                 waiting.append(writing.submit(_write_frame, writer, result))
                 if len(waiting) > 4:  # Memory stays small, and a slow disk counts at last.
                     waiting.popleft().result()
@@ -113,6 +117,13 @@ class Job:
         outcome.seconds = time.perf_counter() - begin
         outcome.changes = self.governor.changes if self.governor else 0
         return outcome
+
+    def _warm_up(self, frame: media.Picture, governor: Governor) -> None:
+        """Run every rung once: engines export or compile what they first meet."""
+        for rung in governor.rungs:
+            point = rung.point
+            how = replace(self.how, pause=point.pause, early_exit=point.early_exit)
+            self.predictor.predict_batch([frame], how)
 
     def _read(
         self, groups: Sequence[Sequence[Source]], outcome: Outcome
@@ -138,22 +149,21 @@ class Job:
         self,
         pictures: list[tuple[Source, media.Picture]],
         outcome: Outcome,
-        turn: float | None = None,
+        lag: float | None = None,
     ) -> list[tuple[Source, Segmentation]]:
         if not pictures:
             return []
         how = self.how
         begin = time.perf_counter()
-        lag = 0.0 if turn is None else begin - turn
-        rung = self.governor.choose(begin, lag) if self.governor else None
+        rung = self.governor.choose(begin, lag or 0.0) if self.governor else None
         if rung:
             how = replace(how, pause=rung.point.pause, early_exit=rung.point.early_exit)
         results = self.predictor.predict_batch([image for _, image in pictures], how)
         if self.governor and rung:
             seconds = time.perf_counter() - begin
             self.governor.note(rung, seconds)
-            turns = 1 if turn is None else 2
-            outcome.late += lag + seconds > turns * self.governor.target
+            allowed = 1 if lag is None else 2
+            outcome.late += (lag or 0.0) + seconds > allowed * self.governor.target
         return [(source, r) for (source, _), r in zip(pictures, results, strict=True)]
 
     def _write(self, source: Source, result: Segmentation) -> dict[str, Any]:
@@ -181,6 +191,12 @@ class Job:
         pause = "governed" if self.governor else f"{how.pause} {how.early_exit}"
         sizes = f"{how.window} {how.stride} {how.short_side} {how.scales} {how.flip} {how.protect}"
         return f"{pause} {sizes} {','.join(self.kinds)}"
+
+
+def _next_frame(frames: Iterator[media.Picture]) -> tuple[media.Picture, float] | None:
+    """The next frame and when it was there, None after the last."""
+    frame = next(frames, None)
+    return None if frame is None else (frame, time.perf_counter())
 
 
 def _write_frame(writer: VideoWriter, result: Segmentation) -> None:

@@ -142,7 +142,7 @@ class PredictOptions:
     """Pictures that run together where they have one size."""
 
     threads: int | None = None
-    """CPU threads (default: torch's; for a video one less, which reads and writes)."""
+    """CPU threads (default: torch's; for a video with a target one less: it reads and writes)."""
 
     device: str = "auto"
     """cpu, cuda, or auto."""

@@ -135,7 +135,7 @@ def test_choose_for_a_budget(trained, run_here, tmp_path):
     shutil.copytree(trained[1] / "runs/example/model", model)
     said = run_here("choose_for_a_budget.py", "--model", model, *QUICK, "--latency-ms", 1e6)
     points = read_points(model)
-    assert set(points) == {"accurate", "balanced", "fast", "chosen"}
+    assert set(points) == {"unpaused", "accurate", "balanced", "fast", "chosen"}
     assert points["chosen"].latency_ms < 1e6
     assert f"for 1e+06ms, chosen\n  {points['chosen'].pause}: " in said
     for name, point in points.items():

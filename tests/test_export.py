@@ -46,8 +46,9 @@ def model(folder):
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5])
-def test_one_file_serves_all_configurations(folder, model, batch):
-    info, run = open_onnx(folder / "dial.onnx", threads=1)
+@pytest.mark.parametrize("fused", [False, True])
+def test_one_file_serves_all_configurations(folder, model, batch, fused):
+    info, run = open_onnx(folder / "dial.onnx", threads=1, fused=fused)
     images = torch.randn(batch, 3, 64, 64)
     assert verify(model, info, run, images, CONFIGS) > 0.999
     for pause in CONFIGS:
@@ -70,11 +71,43 @@ def test_every_attention_becomes_one_operation(folder, model, name):
     onnx.checker.check_model(proto)
 
 
-def test_attention_of_another_form_is_left_alone(folder):
+def scale_values(proto, node):
+    """Multiply the values by 3 before they are mixed."""
+    constant = onnx.numpy_helper.from_array(np.float32([3]), "three")
+    proto.graph.initializer.append(constant)
+    values = node.input[1]
+    node.input[1] = f"{values}_times_3"
+    place = list(proto.graph.node).index(node)
+    proto.graph.node.insert(
+        place, onnx.helper.make_node("Mul", [values, "three"], [f"{values}_times_3"])
+    )
+
+
+def change(proto, form):
+    """Make every attention one that only looks like the usual."""
+    nodes = list(proto.graph.node)
+    softmaxes = {node.output[0] for node in nodes if node.op_type == "Softmax"}
+    for node in nodes:
+        if form == "values" and node.op_type == "MatMul" and node.input[0] in softmaxes:
+            scale_values(proto, node)
+        if form == "axis" and node.op_type == "Softmax":
+            node.attribute[0].i = -2
+        if form == "thirds" and node.op_type == "Slice" and len(node.input) == 4:
+            node.input[1] = node.input[3]
+        if form == "turn" and node.op_type == "Transpose":
+            del node.attribute[:]
+    if form == "scale":
+        for tensor in proto.graph.initializer:
+            value = onnx.numpy_helper.to_array(tensor)
+            if value.dtype == np.float32 and value.size == 1:
+                other = onnx.numpy_helper.from_array(value * np.float32(1.5), tensor.name)
+                tensor.CopyFrom(other)
+
+
+@pytest.mark.parametrize("form", ["values", "axis", "thirds", "turn", "scale"])
+def test_attention_of_another_form_is_left_alone(folder, form):
     proto = onnx.load(folder / "dial.onnx")
-    for node in proto.graph.node:
-        if node.op_type == "Slice" and len(node.input) == 4:
-            node.input[1] = node.input[3]  # All are queries now.
+    change(proto, form)
     assert fuse_attention(proto) == 0
 
 
@@ -87,6 +120,9 @@ def test_eight_bits_change_little(folder, model, tmp_path):
             own = model(images, pause, full_size=False).logits.numpy()
         logits, _ = run(images.numpy(), info.kept(pause))
         assert np.corrcoef(logits.ravel(), own.ravel())[0, 1] > 0.98
+    alone, _ = run(images[:1].numpy(), info.kept(CONFIGS[0]))
+    loud = torch.cat([images[:1], 9 * images[1:]])
+    assert np.array_equal(run(loud.numpy(), info.kept(CONFIGS[0]))[0][:1], alone)
     assert (tmp_path / "int8.onnx").stat().st_size < 0.5 * (folder / "dial.onnx").stat().st_size
     assert [file.name for file in tmp_path.iterdir()] == ["int8.onnx"]
 
@@ -151,6 +187,23 @@ def test_what_cannot_be_exported_is_refused(folder, tmp_path, arguments, message
     with pytest.raises(ValueError, match=message):
         app([*command, *arguments], result_action="return_value")
     assert not (tmp_path / "x.onnx").exists()
+
+
+@pytest.mark.parametrize("step", ["round_onnx", "verify"])
+def test_what_fails_on_the_way_leaves_no_file(folder, tmp_path, monkeypatch, step):
+    def export(model, path, *_):
+        path.write_bytes((folder / "dial.onnx").read_bytes())
+        return open_onnx(path)[0]
+
+    def fail(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("paumer.export.export_onnx", export)
+    monkeypatch.setattr(f"paumer.export.{step}", fail)
+    command = ["export", "--model", str(folder / "model"), "--format", "onnx-int8"]
+    with pytest.raises(OSError, match="no space"):
+        app([*command, "--out", str(tmp_path / "x.onnx")], result_action="return_value")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_context_is_exported_for_one_configuration_only(model, tmp_path):

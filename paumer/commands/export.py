@@ -44,28 +44,30 @@ def export(options: ExportOptions) -> None:
     way = None if options.pause is None else predictor.way(options.pause)
     early_exit = options.early_exit or bool(way and way.early_exit)
     images = _pictures(options.images, size, predictor)
-    if options.format == "program":
-        if way is None:
-            raise ValueError("a torch.export program holds one configuration: give --pause")
-        info = export_program(network, options.out, size, way.pause, early_exit)
-        run = open_program(options.out)
-    else:
-        pause = None if way is None else way.pause
-        info = export_onnx(network, options.out, size, pause, options.blocks, early_exit)
-        if options.format == "onnx-int8":
-            round_onnx(options.out, options.out)
-        run = open_onnx(options.out, options.format)[1]
-    if way is not None:
-        pauses = [way.pause]
-    else:
-        shares = (0.0, 0.3, 0.6)
-        pauses = [PauseConfig(tuple((b, s) for b in info.blocks if s)) for s in shares]
+    if options.format == "program" and way is None:
+        raise ValueError("a torch.export program holds one configuration: give --pause")
+    # The file gets its name when it is proved: what fails leaves none.
+    partial = options.out.with_name(f".{options.out.stem}.partial{options.out.suffix}")
     try:
+        if options.format == "program" and way is not None:
+            info = export_program(network, partial, size, way.pause, early_exit)
+            run = open_program(partial)
+        else:
+            pause = None if way is None else way.pause
+            info = export_onnx(network, partial, size, pause, options.blocks, early_exit)
+            if options.format == "onnx-int8":
+                round_onnx(partial, partial)
+            run = open_onnx(partial, options.format)[1]
+        if way is not None:
+            pauses = [way.pause]
+        else:
+            shares = (0.0, 0.3, 0.6)
+            pauses = [PauseConfig(tuple((b, s) for b in info.blocks if s)) for s in shares]
         least = ROUNDED_AGREEMENT if options.format == "onnx-int8" else AGREEMENT
         worst = verify(network, info, run, images, pauses, least)
-    except ValueError:
-        options.out.unlink()
-        raise
+        partial.replace(options.out)
+    finally:
+        partial.unlink(missing_ok=True)
     megabytes = options.out.stat().st_size / 1e6
     say(f"wrote {options.out}: {megabytes:.1f} MB, {size[1]}x{size[0]}, any batch")
     told = ", ".join(map(str, pauses))

@@ -155,6 +155,8 @@ def tune(options: TuneOptions) -> None:
     )
     name = options.name or f"{'adaptive-' * options.adaptive}{budget}"
     check_point_name(name)
+    if name == "unpaused":
+        raise ValueError('no pausing is called "unpaused": choose another --name')
     settings = TuneSettings(
         procedure=options.procedure,
         early_exit=options.early_exit,

@@ -31,7 +31,8 @@ def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None: 
     found = find_sources(sources, options.out)
     device = pick_device(options.device)
     threads = options.threads
-    if threads is None and any(source.is_video for source in found):
+    governed = options.target_fps is not None or options.latency_ms is not None
+    if threads is None and governed and any(source.is_video for source in found):
         threads = max(1, torch.get_num_threads() - 1)  # A core reads and writes the frames.
     if threads is not None:
         torch.set_num_threads(at_least_one(threads, "threads"))

@@ -62,6 +62,8 @@ class Governor:
             raise ValueError("a governor needs at least one operating point")
         if target <= 0:
             raise ValueError(f"a target of {target:g} s cannot be met: give one above 0")
+        if patience < 1:
+            raise ValueError(f"patience is {patience}: give at least 1 picture")
         if not 0 < calm < alarm:
             raise ValueError(f"calm is {calm:g} and alarm {alarm:g}: give 0 < calm < alarm")
         self.rungs = tuple(rungs)
@@ -72,12 +74,20 @@ class Governor:
         self.factor = 1.0
         """How many times longer pictures take just now than the ladder says."""
         self._noted = 0
-        self._changed_at = float("-inf")
+        self._changed_at = self._turn = float("-inf")
 
     @property
     def rung(self) -> Rung:
         """The rung at hand."""
         return self.rungs[self.place]
+
+    def lag(self, arrived: float, now: float) -> float:
+        """How many seconds after its turn a picture begins that was there at ``arrived``.
+
+        Turns follow each other at the target; what comes later, or begins earlier, moves them.
+        """
+        self._turn = min(now, max(self._turn + self.target, arrived))
+        return now - self._turn
 
     def choose(self, now: float, lag: float = 0.0) -> Rung:
         """The rung for a picture at the time ``now``, ``lag`` seconds after its turn."""
@@ -101,7 +111,7 @@ class Governor:
         return rung.seconds * self.factor
 
     def _first_within(self, share: float, lag: float) -> int:
-        limit = share * self.target - max(0.0, lag) / self.patience
+        limit = share * self.target - lag / self.patience
         for place, rung in enumerate(self.rungs):
             if self.expected(rung) <= limit:
                 return place

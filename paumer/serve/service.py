@@ -265,8 +265,7 @@ def known_points(predictor: Predictor) -> dict[str, Measurement]:
         depth = predictor.network.pausing_depth
         points = {n: Measurement(pause=p) for n, p in deep.items() if p.blocks[-1] < depth}
     if all(point.pause for point in points.values()):
-        name = "accurate" if "accurate" not in points else "unpaused"
-        points[name] = Measurement(pause=PauseConfig(), speed_up=1.0)
+        points["unpaused"] = Measurement(pause=PauseConfig(), speed_up=1.0)
     size = predictor.config.image_size
     whole = predictor.network.multiply_adds(size)
 
@@ -282,11 +281,19 @@ def known_points(predictor: Predictor) -> dict[str, Measurement]:
 
 
 def ladder_points(points: Mapping[str, Measurement]) -> dict[str, Measurement]:
-    """The points that no other beats in both speed and mIoU; where no mIoU is known, all stay."""
+    """The points that no other beats in both speed and mIoU; where no mIoU is known, all stay.
+
+    Of several names for the same, the first.
+    """
     judged = [p for p in points.values() if p.miou is not None and p.speed_up is not None]
     best = skyline([replace(p, images_per_second=p.speed_up) for p in judged])
     kept = {(p.pause, p.early_exit) for p in best}
-    return {n: p for n, p in points.items() if p.miou is None or (p.pause, p.early_exit) in kept}
+    ladder: dict[tuple[PauseConfig, bool], str] = {}
+    for name, point in points.items():
+        way = point.pause, point.early_exit
+        if point.miou is None or way in kept:
+            ladder.setdefault(way, name)
+    return {name: points[name] for name in ladder.values()}
 
 
 def time_ways(

@@ -126,11 +126,13 @@ def test_tune_writes_operating_points(model, data, tmp_path, capsys):
     from paumer import load
 
     points = load(model).points
-    assert set(points) == {"accurate", "balanced", "fast", "mine"}
+    assert set(points) == {"unpaused", "accurate", "balanced", "fast", "mine"}
     assert points["mine"].speed_up > 0
     assert points["mine"].data.endswith("val")
     image = np.zeros((32, 48, 3), np.uint8)
     assert load(model).predict(image, "mine").pause == points["mine"].pause
+    with pytest.raises(ValueError, match='no pausing is called "unpaused"'):
+        run("tune", "--model", model, "--data", data, "--max-drop", 50, "--name", "unpaused")
 
 
 def test_tune_by_threshold_compares_with_fixed_shares(

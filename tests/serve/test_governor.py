@@ -59,19 +59,33 @@ def test_it_learns_that_the_machine_is_slower():
     assert governor.rung.point.miou == 0.67
 
 
-def drive(target, seconds=300, slow=lambda now: 1.0, seed=0):
+def drive(target, seconds=300, slow=lambda now: 1.0, camera=None):
     """A video on a clock of its own: when each frame was done, which were late, the changes."""
-    dice, now, done, changes = random.Random(seed), 0.0, [], []
+    dice, now, done, late, changes = random.Random(0), 0.0, [], [], []
     governor = Governor(ladder(POINTS), target, dwell=1.0)
     while now < seconds:
-        rung = governor.choose(now, now - len(done) * target)
+        arrived = len(done) / camera if camera else 0.0
+        now = max(now, arrived)
+        lag = governor.lag(arrived, now)
+        rung = governor.choose(now, lag)
         took = rung.seconds * dice.uniform(0.9, 1.2) * slow(now)
         governor.note(rung, took)
         now += took
         done.append(now)
+        late.append(lag + took > 2 * target)
         changes.append(governor.changes)
-    late = [end > (number + 2) * target for number, end in enumerate(done)]
     return done, late, changes
+
+
+def test_a_camera_slower_than_the_target_is_no_hurry():
+    _, late, changes = drive(1 / 7, camera=5)
+    assert not any(late)
+    assert changes[-1] == 0
+
+
+def test_being_ahead_is_no_credit():
+    _, late, _ = drive(1 / 8, slow=lambda now: 4.0 if 100 < now < 110 else 1.0)
+    assert sum(late) > 10
 
 
 @pytest.mark.parametrize("rate", [8, 9.5, 11, 12, 13, 14, 15.5])

@@ -27,16 +27,21 @@ def test_points_go_from_accurate_to_fast_and_beaten_ones_stay_out(predictor):
     assert list(ladder_points(known)) == ["whole", "middle", "quick"]
 
 
+def test_two_names_of_one_point_are_one_rung():
+    point = Measurement(pause=PauseConfig(), speed_up=1.0, miou=0.7)
+    assert list(ladder_points({"unpaused": point, "accurate": point})) == ["unpaused"]
+
+
 def test_a_model_without_points_has_some_of_the_paper(predictor):
     bare = Predictor(predictor.network)
     points = known_points(bare)
-    assert next(iter(points)) == "accurate"
+    assert next(iter(points)) == "unpaused"
     assert [str(point.pause) for point in points.values()] == ["none", "3:0.4", "3:0.4,5:0.4"]
     speeds = [point.speed_up for point in points.values()]
     assert speeds == sorted(speeds)
     assert speeds[0] == 1
     only = Predictor(predictor.network, {"some": Measurement(pause=PauseConfig.parse("2:0.5"))})
-    assert list(known_points(only)) == ["accurate", "some"]
+    assert list(known_points(only)) == ["unpaused", "some"]
 
 
 def test_what_can_be_asked_for(service):
