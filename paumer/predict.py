@@ -364,7 +364,8 @@ def load(
 ) -> Predictor:
     """The predictor of a model directory, a training run or a hub model.
 
-    ``engine`` runs it: torch, compile, onnx or openvino; the last two with so many ``threads``.
+    ``engine`` runs it: torch, compile, onnx, onnx-int8 or openvino; the last three with so many
+    ``threads``.
     """
     directory = files.find_model(str(name))
     network = PausingSegmenter.from_pretrained(directory, map_location=device)
