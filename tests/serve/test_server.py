@@ -303,7 +303,8 @@ def test_the_command_serves_drains_and_ends_well(replica, png):
             calls = [
                 asyncio.create_task(client.post("/v1/segment", content=png(n))) for n in range(8)
             ]
-            await asyncio.sleep(0.03)
+            # One answer is there, so the others have been taken in and are under way.
+            await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
             process.send_signal(signal.SIGTERM)
             return await asyncio.gather(*calls, return_exceptions=True)
 
