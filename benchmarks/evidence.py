@@ -50,8 +50,12 @@ def train(name, recipe, *words):
         paumer("train", "--config", recipe, "--data", arguments.data, "--out", run, *words)
     if run.exists():
         kept.mkdir(parents=True, exist_ok=True)
-        for file in ("args.yaml", "metrics.csv", "env.json"):
+        for file in ("metrics.csv", "env.json"):
             shutil.copy(run / file, kept / file)
+        # Where things lay on this machine is nobody's business.
+        kind, here = arguments.data.split(":")[0], arguments.runs.resolve().parents[1]
+        text = (run / "args.yaml").read_text().replace(arguments.data, f"{kind}:DIR")
+        (kept / "args.yaml").write_text(text.replace(f"{here}/", ""))
 
 
 def measure(name, title, *words):
