@@ -45,7 +45,13 @@ def demo(options: DemoOptions = DemoOptions()) -> None:  # noqa: B008
     dials = [text for text in DIALS if PauseConfig.parse(text).blocks[-1] < depth]
     counted = _ways(predictor, "none", *predictor.points, *dials)
     found = _measure(predictor, dataset, places, counted)
-    draw_tradeoff({options.model: list(found.values())}, options.out / "tradeoff")
+    # Without pausing both lines begin.
+    exits = [item for item in found.values() if item.early_exit or not item.pause]
+    lines = {
+        "pausing": [item for item in found.values() if not item.early_exit],
+        "pausing with early exit": exits if len(exits) > 1 else [],
+    }
+    draw_tradeoff({name: items for name, items in lines.items() if items}, options.out / "tradeoff")
     write_csv(options.out / "demo.csv", [{"point": n, **m.to_json()} for n, m in found.items()])
     some = places[:: max(1, len(places) // 3)][:3]
     pictures = _draw_pictures(predictor, dataset, some, shown, options.out)
