@@ -32,7 +32,7 @@ KINDS = {"paumer": "entropy", "plain": "none", "random": "random"}
 # chosen there is what the other seeds and test are measured at.
 BEYOND = ["4:0.5", "4:0.6", "4:0.6,8:0.5", "4:0.7,8:0.5", "3:0.6,5:0.5", "3:0.7,7:0.5", "3:0.8"]
 EXIT = ["4:0.5", "5:0.6", "4:0.5,8:0.8", "5:0.6,8:0.8", "3:0.4,5:0.4,7:0.4", "4:0.6,8:0.8"]
-CHOSEN: dict[str, list[str]] = {"pausing": BEYOND, "exit": EXIT}
+CHOSEN, CHOSEN_EXIT = BEYOND, EXIT
 
 
 def paumer(*words):
@@ -81,7 +81,7 @@ def leg(kind, seed):
             measure(*common, "none")
             continue
         first = seed == 0 and split == "val"
-        beyond, exits = (BEYOND, EXIT) if first else CHOSEN.values()
+        beyond, exits = (BEYOND, EXIT) if first else (CHOSEN, CHOSEN_EXIT)
         measure(*common, "paper", *beyond, "--criterion", KINDS[kind])
         if kind == "paumer":
             measure(name, f"{split}-exit", "--split", split, "--grid", *exits, "--early-exit")
