@@ -16,6 +16,7 @@ import uvicorn
 from PIL import Image
 
 from paumer import PauseConfig, Predictor, build_model
+from paumer.serve.process import patient
 from paumer.serve.server import Limits, create_app
 from paumer.serve.service import Service
 from paumer.study.tradeoff import Measurement
@@ -63,7 +64,8 @@ class Running:
 
     def __init__(self, service, limits):
         self.service = service
-        config = uvicorn.Config(create_app(service, limits), port=0, log_level="error")
+        http = patient(limits.seconds)
+        config = uvicorn.Config(create_app(service, limits), http=http, port=0, log_level="error")
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run)
         self.thread.start()

@@ -227,6 +227,22 @@ def test_slow_clients_are_dropped_and_hold_nobody_up(serving, png):
         each.close()
 
 
+def test_a_head_that_does_not_end_is_cut_off(serving, png):
+    running = serving()
+    with socket.create_connection(("127.0.0.1", running.port)) as endless:
+        endless.settimeout(10)
+        endless.sendall(b"POST /v1/segment HTTP/1.1\r\n")
+
+        def send():
+            for number in range(1000):
+                endless.sendall(f"X-{number}: {'x' * 2000}\r\n".encode())
+                time.sleep(0.001)
+
+        with pytest.raises(ConnectionError):
+            send()
+    assert running.segment(png()).status_code == 200
+
+
 def test_bodies_of_all_clients_together_are_bounded(serving, png):
     running = serving(limits=Limits(held_bytes=len(png()) + 1000))
     head = b"POST /v1/segment HTTP/1.1\r\nHost: x\r\nContent-Length: 3000\r\n\r\n"
