@@ -61,10 +61,13 @@ class TorchEngine:
 
 
 class CompiledEngine:
-    """The network compiled by torch for each configuration: slow to start, then fast."""
+    """The network compiled by torch for each configuration: slow to start, then fast.
+
+    Its weights are packed for each number of tokens, and so are those of the first call.
+    """
 
     def __init__(self, network: PausingSegmenter) -> None:
-        self.network = torch.compile(network, fullgraph=True)
+        self.network = torch.compile(network, fullgraph=True, options={"freezing": True})
 
     def answers(
         self,

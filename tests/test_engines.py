@@ -1,3 +1,5 @@
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -46,6 +48,29 @@ def test_labels_agree_with_torch(name, least, unchecked_paumer, tmp_path_factory
             assert (one.paused_after == two.paused_after).mean() > least
     # One file for both configurations and for all engines, beside what 8 bits made of it.
     assert len({file.name.split(".")[0] for file in cache.rglob("*.onnx")}) == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on PATH")
+def test_compiled_with_its_weights_packed_it_agrees_with_torch(unchecked_paumer):
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    other, segmenter, pauses, engines = (
+        unchecked_paumer(f"paumer.{m}")
+        for m in ("predict", "model.segmenter", "pause_config", "engines")
+    )
+    network = segmenter.build_model("test_vit", "mask", 3, image_size=64)
+    pictures = list(np.random.default_rng(0).integers(0, 256, (2, 60, 64, 3), np.uint8))
+    plain = other.Predictor(network)
+    fast = other.Predictor(network, engine=engines.make_engine("compile", network))
+    for text, early_exit in [("none", False), ("3:0.4", True)]:
+        how = other.Inference(pause=pauses.PauseConfig.parse(text), early_exit=early_exit, batch=2)
+        pairs = zip(
+            plain.predict_batch(pictures, how), fast.predict_batch(pictures, how), strict=True
+        )
+        for one, two in pairs:
+            assert (one.labels == two.labels).mean() > 0.999
+            assert (one.paused_after == two.paused_after).all()
 
 
 def test_what_engines_cannot_do_is_said(tmp_path, monkeypatch):
