@@ -210,8 +210,9 @@ class TrainOptions:
     backbone: str = "vit_tiny_patch16_384"
     """timm name of the backbone."""
 
-    decoder: Literal["mask", "linear", "pup", "pup-tiny"] = "mask"
-    """Decoder; pup-tiny is the paper's SETR-PUP for ViT-Ti."""
+    decoder: Literal["mask", "linear", "pup", "pup-tiny"] | None = None
+    """Decoder (default: mask, or that of the model to start from); pup-tiny is the paper's SETR-PUP
+    for ViT-Ti."""
 
     init: str = "timm"
     """Where weights come from: timm (download), none, a .safetensors file, or a model directory."""

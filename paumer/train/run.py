@@ -102,12 +102,7 @@ def initial_network(options: TrainOptions, dataset: Dataset) -> PausingSegmenter
     torch.manual_seed(mix(options.seed, 5))
     if os.path.isdir(options.init):
         return _from_model(options, dataset)
-    decoder: str = options.decoder
-    extra: dict[str, float] = {}
-    if options.decoder == "pup-tiny":
-        decoder, extra = "pup", _PUP_TINY
-    elif decoder == "mask":
-        extra = {"dropout": options.dropout}
+    decoder, extra = _decoder(options)
     width, height = parse_size(options.crop)
     weights: bool | str = options.init == "timm"
     if options.init not in ("timm", "none"):
@@ -128,11 +123,22 @@ def initial_network(options: TrainOptions, dataset: Dataset) -> PausingSegmenter
     return network
 
 
+def _decoder(options: TrainOptions) -> tuple[str, dict[str, float]]:
+    """The decoder's name and its options."""
+    match options.decoder or "mask":
+        case "pup-tiny":
+            return "pup", _PUP_TINY
+        case "mask":
+            return "mask", {"dropout": options.dropout}
+        case other:
+            return other, {}
+
+
 def _from_model(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
     """The network of a trained model directory, to be trained on.
 
-    Backbone and decoder are the model's own, whatever the options say. So are its ``rejoin`` and
-    ``context`` unless the options set them.
+    The backbone is the model's own, whatever the options say. So are its decoder, ``rejoin`` and
+    ``context`` unless the options set them; another decoder starts afresh.
     """
     config, tensors = load_model(Path(options.init))
     names = tuple(dataset.class_set.names)
@@ -150,11 +156,19 @@ def _from_model(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
         temperatures=(),  # They fitted the weights as they were.
         **_sizes(options),
     )
-    if config.decoder == "mask":
+    decoder, extra = _decoder(options)
+    afresh = options.decoder is not None and decoder != config.decoder
+    if afresh:
+        config = replace(config, decoder=decoder, decoder_options=extra)
+    elif config.decoder == "mask":
         config = replace(
             config, decoder_options={**config.decoder_options, "dropout": options.dropout}
         )
     network = PausingSegmenter.from_config(config)
+    if afresh:
+        tensors = {n: t for n, t in tensors.items() if not n.startswith("decoder.")} | {
+            n: t for n, t in network.state_dict().items() if n.startswith("decoder.")
+        }
     load_tensors(network, tensors, options.init)
     return network
 

@@ -199,6 +199,19 @@ def test_options_of_the_network_are_trained_and_kept(tiny, tmp_path):
     assert (later.rejoin, later.context, later.config.temperatures) == (6, True, ())
 
 
+def test_another_decoder_starts_afresh_on_a_trained_encoder(tiny, whole):
+    data, before = run.open_dataset(tiny.data, "train"), tensors(whole)
+    options = replace(tiny, init=str(whole / "model"))
+    own = run.initial_network(options, data).state_dict()
+    assert all(torch.equal(own[name], before[name]) for name in before)
+    other = run.initial_network(replace(options, decoder="linear"), data)
+    assert other.config.decoder == "linear"
+    new = other.state_dict()
+    assert all(torch.equal(new[n], before[n]) for n in before if not n.startswith("decoder."))
+    fresh = {name for name in new if name.startswith("decoder.")}
+    assert fresh == {"decoder.head.weight", "decoder.head.bias"}
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_corrupt_picture_is_named(tiny, tmp_path, workers):
     options = replace(tiny, data=folder(tmp_path, bad=True), out=tmp_path / "run", workers=workers)

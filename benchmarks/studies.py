@@ -1,0 +1,61 @@
+"""Train and measure one thing changed at a time; what is there already is skipped.
+
+    python benchmarks/studies.py --data camvid:DIR --init deit_tiny_patch16_224.safetensors
+
+One seed and 220 steps each, from where benchmarks/evidence.py's runs start. The paper's studies:
+weight of the auxiliary loss, range of shares, where training starts, other decoders, a head for
+every block. And what might close the gap: several pauses in a step, a loss towards the unpaused
+prediction, the last block on all patches, the mean of the paused ones as context.
+"""
+
+import argparse
+from concurrent.futures import ThreadPoolExecutor
+
+import record
+
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+record.add_arguments(parser)
+parser.add_argument("studies", nargs="*", metavar="study", help="default: all")
+arguments = parser.parse_args()
+kept = record.Record(arguments)
+
+RECIPE, STEPS = "recipes/camvid-continue.yaml", ["--steps", 220, "--val-every", 220]
+PLAIN, HEAD = (["--init", kept.model(name)] for name in ("segmenter", "segmenter-aux"))
+STUDIES = {
+    "usual": HEAD,
+    "aux-0.01": [*HEAD, "--aux-weight", 0.01],
+    "aux-1": [*HEAD, "--aux-weight", 1],
+    "range-low": [*HEAD, "--ranges", "3-9:0-0.5"],
+    "range-wide": [*HEAD, "--ranges", "3-9:0-0.9"],
+    "imagenet": ["--init", arguments.init, "--backbone", "deit_tiny_patch16_224"],
+    "linear-plain": [*PLAIN, "--decoder", "linear", "--criterion", "none"],
+    "linear": [*HEAD, "--decoder", "linear"],
+    "pup-plain": [*PLAIN, "--decoder", "pup-tiny", "--criterion", "none"],
+    "pup": [*HEAD, "--decoder", "pup-tiny"],
+    "block-heads": [*PLAIN, "--learn", "block-heads"],
+    "stages": [*HEAD, "--stages", 3],
+    "distil": [*HEAD, "--distil", 0.5],
+    "rejoin": [*HEAD, "--rejoin", 12],
+    "context": [*HEAD, "--context"],
+}
+GRID = ["none", "3:0.4", "4:0.5", "4:0.6", "5:0.7", "3:0.4,5:0.4,7:0.4", "3:0.6,5:0.5", "3:0.8"]
+EXITS = [*GRID[1:], "4:0.5,8:0.8", "5:0.7,9:0.9"]
+
+
+def study(title):
+    """One run and its numbers on val."""
+    name = f"study-{title}"
+    kept.train(name, RECIPE, *STEPS, *STUDIES[title])
+    if title == "block-heads":
+        return
+    grid = ["none"] if title.endswith("plain") else GRID
+    kept.measure(name, "val", "--grid", *grid)
+    if grid is GRID and title != "pup":
+        kept.measure(name, "val-exit", "--grid", *EXITS, "--early-exit")
+
+
+if unknown := set(arguments.studies) - set(STUDIES):
+    parser.error(f"no study {', '.join(unknown)}: choose of {', '.join(STUDIES)}")
+with ThreadPoolExecutor(arguments.jobs) as pool:
+    for done in [pool.submit(study, title) for title in arguments.studies or STUDIES]:
+        done.result()
