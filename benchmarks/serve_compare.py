@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import os
 import re
 import shutil
 import socket
@@ -25,7 +26,10 @@ NGINX_CONF = Path(__file__).parents[1] / "deploy" / "nginx.conf"
 
 
 def serve_bare(model, size, batch):
-    """Answer lines of a configuration and a number of pictures with the seconds they take."""
+    """Answer lines of a configuration and a number of pictures with the seconds they take.
+
+    On the clock, and of the processor.
+    """
     torch.set_num_threads(1)
     predictor = load(model)
     pictures = [read_image(file) for file in make_pictures(batch, (size, size))]
@@ -33,10 +37,10 @@ def serve_bare(model, size, batch):
     for line in sys.stdin:
         pause, number = line.split()
         how = predictor.way(pause, batch=batch)
-        begin = time.perf_counter()
+        begin, used = time.perf_counter(), time.process_time()
         for _ in range(int(number) // batch):
             predictor.predict_batch(pictures, how)
-        print(time.perf_counter() - begin, flush=True)
+        print(time.perf_counter() - begin, time.process_time() - used, flush=True)
 
 
 class Bare:
@@ -52,7 +56,9 @@ class Bare:
         self.process.stdin.flush()
 
     def end(self):
-        return float(self.process.stdout.readline())
+        """The seconds on the clock, and of the processor."""
+        clock, used = map(float, self.process.stdout.readline().split())
+        return clock, used
 
     def __enter__(self):
         return self
@@ -118,27 +124,43 @@ def mixed(arguments):
 
 
 def batches(arguments):
-    """Full batches: the service against the bare predictor on the same core, by turns."""
+    """Full batches: the service against the bare predictor on the same core, by turns.
+
+    By processor time, which other users of the machine disturb less than the clock.
+    """
     files, batch = make_pictures(8, (arguments.size, arguments.size)), 8
-    core, ratios, verdicts = arguments.cores[0], {}, []
+    core, ratios, verdicts, number = arguments.cores[0], {}, [], 12 * batch
     words = ("--batch", batch, "--latency-ms", 1e6)
-    with service(arguments.model, core, *words) as (url, _), Bare(arguments, core, batch) as bare:
+    with (
+        service(arguments.model, core, *words) as (url, process),
+        Bare(arguments, core, batch) as bare,
+    ):
         fastest = get_json(url, "/v1/model")["points"][-1]["pause"]
         for pause in dict.fromkeys(("none", fastest)):
             closed_loop(url, files, 3 * batch, 3 * batch, pause=pause)
-            before, found = batch_sizes(url), []
+            before, on_clock, of_processor = batch_sizes(url), [], []
             for _ in range(arguments.rounds):
-                bare.begin(pause, 4 * batch)
-                plain = 4 * batch / bare.end()
-                _, seconds = closed_loop(url, files, 3 * batch, 12 * batch, pause=pause)
-                found.append(12 * batch / seconds / plain)
-                print(f"{pause}: {plain:.1f}/s bare, {found[-1]:.3f} of it served", flush=True)
+                bare.begin(pause, number)
+                clock, used = bare.end()
+                start = processor_seconds(process)
+                _, seconds = closed_loop(url, files, 3 * batch, number, pause=pause)
+                on_clock.append(clock / seconds)
+                of_processor.append(used / (processor_seconds(process) - start))
+                told = f"{of_processor[-1]:.3f} of it served, by the clock {on_clock[-1]:.3f}"
+                print(f"{pause}: {number / clock:.1f}/s bare, {told}", flush=True)
             pictures, runs = (a - b for a, b in zip(batch_sizes(url), before, strict=True))
-            ratio, filled = statistics.median(found), pictures / runs / batch
-            ratios[pause] = {"rounds": found, "ratio": ratio, "filled": filled}
+            ratio, filled = statistics.median(of_processor), pictures / runs / batch
+            ratios[pause] = {"of_processor": of_processor, "on_clock": on_clock, "filled": filled}
             what = f"full batches ({filled:.2f} full), {pause}: of bare predictor"
             verdicts.append((what, ">= 0.95", f"{ratio:.3f}", ratio >= 0.95))
     return ratios, verdicts
+
+
+def processor_seconds(process):
+    """What a process used so far."""
+    text = Path(f"/proc/{process.pid}/stat").read_text()
+    user, system = text.rsplit(")", 1)[1].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def batch_sizes(url):
@@ -203,7 +225,7 @@ def proxy(arguments):
         for _ in range(arguments.rounds):
             for bare in bares:
                 bare.begin("none", number)
-            plain = sum(number / bare.end() for bare in bares)
+            plain = sum(number / bare.end()[0] for bare in bares)
             answers, seconds = closed_loop(url, files, clients, 2 * number, **wish)
             assert all(answer.status == 200 for answer in answers)
             found.append(2 * number / seconds / plain)

@@ -32,6 +32,7 @@ def run(service: Service, at: socket.socket, limits: Limits | None = None) -> No
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=math.ceil(limits.seconds),
         timeout_graceful_shutdown=5,
     )
