@@ -126,6 +126,11 @@ def summary(level, answers, setting, capacity):
     }
 
 
+def valid(row, setting):
+    """Whether the load came nearly when it was due."""
+    return row["tool_late_p99_ms"] <= 100 * setting.target
+
+
 def tell(name, row, setting):
     miou = "" if row["miou"] is None else f" mIoU {100 * row['miou']:.2f}"
     print(
@@ -136,7 +141,7 @@ def tell(name, row, setting):
         f"tool late {row['tool_late_p99_ms']:.0f} ms",
         flush=True,
     )
-    if row["tool_late_p99_ms"] > 100 * setting.target:
+    if not valid(row, setting):
         print("      not valid: the load tool was late by more than a tenth of the target")
 
 
@@ -144,6 +149,7 @@ def levels(arguments, pictures, setting):
     """Poisson arrivals at multiples of C0, with and without pausing.
 
     The capacity at the fastest point is measured before and after every level: machines drift.
+    A level at which the load tool itself was late is repeated, up to twice.
     """
     rows, verdicts, latency = [], [], ("--latency-ms", 1000 * setting.target)
     still = (*latency, "--point", setting.unpaused)
@@ -160,15 +166,18 @@ def levels(arguments, pictures, setting):
         for level in arguments.levels:
             row = {}
             for name, url, pause in sides:
-                before = capacity(url, pause)
-                if name == "pausing":
-                    settle(url, setting)
-                ends = {"arrivals": arguments.arrivals}
-                rate = setting.rate(level)
-                answers = ask(url, pictures, setting, rate, arguments.seed, **ends)
-                most = (before + capacity(url, pause)) / 2
-                row[name] = summary(level, answers, setting, most)
-                tell(name, row[name], setting)
+                for _ in range(3):
+                    before = capacity(url, pause)
+                    if name == "pausing":
+                        settle(url, setting)
+                    ends = {"arrivals": arguments.arrivals}
+                    rate = setting.rate(level)
+                    answers = ask(url, pictures, setting, rate, arguments.seed, **ends)
+                    most = (before + capacity(url, pause)) / 2
+                    row[name] = summary(level, answers, setting, most)
+                    tell(name, row[name], setting)
+                    if valid(row[name], setting):
+                        break
             rows.append(row)
             found = row["pausing"]
             late, share = found["p99_over_target"], found["accepted_of_possible"]

@@ -61,7 +61,7 @@ class Batcher:
 
     ``ways`` are those of the governor's rungs. A job is taken if, with the fastest rung from now
     on, it would be done within ``headroom`` of the governor's target, which leaves the rest for
-    reading, decoding and answering; an idle batcher takes any.
+    reading, decoding, answering and stalls of the machine; an idle batcher takes any.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Batcher:
         governor: QueueGovernor,
         most: int = 64,
         batch: int = 1,
-        headroom: float = 0.75,
+        headroom: float = 0.65,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.run, self.ways, self.governor = run, tuple(ways), governor

@@ -140,7 +140,7 @@ class QueueGovernor:
         rungs: int,
         target: float,
         alarm: float = 0.9,
-        room: float = 0.8,
+        room: float = 0.7,
         calm: float = 0.65,
         dwell: float = 4.0,
         patience: float = 60.0,
@@ -157,6 +157,8 @@ class QueueGovernor:
         self.changes = 0
         self.factor = 1.0
         """How many times longer work takes just now than it should."""
+        self.usual = 1.0
+        """The same over a longer time: what stays is judged by it, and what waits by the other."""
         self._arrivals = Arrivals(step=min(0.25, target / 4))
         self._changed_at = float("-inf")
 
@@ -169,13 +171,14 @@ class QueueGovernor:
         # A stall of the machine says little about what comes next.
         seen = min(seconds / expected, 3 * self.factor)
         self.factor += self.smoothing * (seen - self.factor)
+        self.usual += self.smoothing / 4 * (seen - self.usual)
 
     def choose(self, now: float, backlog: Sequence[float]) -> int:
         """The place of the rung for what waits and runs, at the time ``now``."""
         load = self._arrivals.load(now)
         late = self.factor * backlog[self.place] > self.alarm * self.target
         since = min(now - self._changed_at, load.seconds)
-        if late or load.latency(self.place, self.factor, doubt=-1.5) > self.target:
+        if late or load.latency(self.place, self.usual, doubt=-1.5) > self.target:
             faster = range(self.place + 1, self.rungs)
             calm = (place for place in faster if self._fits(place, load, backlog, self.calm))
             self._move(next(calm, self.rungs - 1), now)
@@ -193,7 +196,7 @@ class QueueGovernor:
         """Whether what waits, and what keeps arriving, stay below a share of the target."""
         limit = share * self.target
         clears = self.factor * backlog[place] <= limit
-        return clears and load.latency(place, self.factor, doubt) <= limit
+        return clears and load.latency(place, self.usual, doubt) <= limit
 
     def _move(self, place: int, now: float) -> None:
         if place != self.place:
