@@ -181,10 +181,11 @@ def levels(arguments, pictures, setting):
             rows.append(row)
             found = row["pausing"]
             late, share = found["p99_over_target"], found["accepted_of_possible"]
-            codes = set(found["codes"]) <= {"200", "429"}
+            codes, sure = set(found["codes"]) <= {"200", "429"}, valid(found, setting)
+            enough = share >= 0.9 and sure
             verdicts += [
-                (f"{level:g}x: p99 over target", "<= 1", f"{late:.2f}", late <= 1),
-                (f"{level:g}x: accepted of possible", ">= 0.9", f"{share:.3f}", share >= 0.9),
+                (f"{level:g}x: p99 over target", "<= 1", f"{late:.2f}", late <= 1 and sure),
+                (f"{level:g}x: accepted of possible", ">= 0.9", f"{share:.3f}", enough),
                 (f"{level:g}x: answers", "200, 429", ", ".join(sorted(found["codes"])), codes),
             ]
     draw(rows, arguments.out / "load.png")

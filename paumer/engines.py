@@ -63,7 +63,8 @@ class TorchEngine:
 class CompiledEngine:
     """The network compiled by torch for each configuration: slow to start, then fast.
 
-    Its weights are packed for each number of tokens, and so are those of the first call.
+    The weights of the first call are packed for each number of tokens: what is trained on later
+    does not count, and each configuration holds a copy.
     """
 
     def __init__(self, network: PausingSegmenter) -> None:

@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from paumer.serve.server import Limits, create_app
 from paumer.serve.service import Service
@@ -61,38 +61,22 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-_HEAD_BYTES = 64 * 2**10
-"""What a client may send before its request begins: the request line and the headers."""
+def patient(seconds: float) -> type[H11Protocol]:
+    """HTTP that closes connections which do not finish sending a request's head in time."""
 
-
-def patient(seconds: float) -> type[HttpToolsProtocol]:
-    """HTTP that closes connections whose request's head does not end in time, or is too long."""
-
-    class Patient(HttpToolsProtocol):
-        head_bytes = 0
-
+    class Patient(H11Protocol):
         def connection_made(self, transport: Any) -> None:  # Loops have their own kinds.
             super().connection_made(transport)
             self.loop.call_later(seconds, self.look, (None, True), 1)
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self.head_bytes = self.head_bytes + len(data) if self.idle else 0
-            if self.head_bytes > _HEAD_BYTES:
-                self.transport.abort()
-
-        @property
-        def idle(self) -> bool:
-            """Whether no request is under way."""
-            return self.cycle is None or self.cycle.response_complete
 
         def look(self, before: tuple[object, bool], times: int) -> None:
             """Close if no request came since the last look, or one has lasted six looks."""
             if self.transport.is_closing():
                 return
-            seen = (self.cycle, self.idle)
+            idle = self.cycle is None or self.cycle.response_complete
+            seen = (self.cycle, idle)
             times = times + 1 if seen == before else 1
-            if times > (1 if self.idle else 6):
+            if times > (1 if idle else 6):
                 self.transport.abort()
             else:
                 self.loop.call_later(seconds, self.look, seen, times)

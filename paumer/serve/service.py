@@ -74,8 +74,6 @@ class Service:
         self._queue, self._batch = queue, batch
         self._batcher: Batcher | None = None
         self._multiply_adds = lru_cache(4096)(self._count_multiply_adds)
-        self.way = lru_cache(4096)(self._way)
-        """How to run what is asked for, None if the governor decides."""
 
     def start(self) -> None:
         """Time the operating points on this machine, then begin to work."""
@@ -112,7 +110,8 @@ class Service:
         self.way(asked)
         self.limit(asked.floor)
 
-    def _way(self, asked: Asked) -> Inference | None:
+    def way(self, asked: Asked) -> Inference | None:
+        """How to run what is asked for, None if the governor decides."""
         if asked.early_exit is not None and asked.pause in ("auto", *self.known):
             raise ValueError(
                 f'early_exit goes with a configuration such as 3:0.4, not with "{asked.pause}"'

@@ -157,7 +157,8 @@ def _from_model(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
         **_sizes(options),
     )
     decoder, extra = _decoder(options)
-    afresh = options.decoder is not None and decoder != config.decoder
+    other = decoder != config.decoder or (decoder == "pup" and extra != config.decoder_options)
+    afresh = options.decoder is not None and other
     if afresh:
         config = replace(config, decoder=decoder, decoder_options=extra)
     elif config.decoder == "mask":

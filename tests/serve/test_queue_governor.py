@@ -89,7 +89,7 @@ def test_little_is_refused_where_the_fastest_point_just_keeps_up():
         latencies, refused, _ = simulate(lambda _: 1.5, 600 * S0 / 1.5, seed, ladder)
         shares.append(len(latencies) / (len(latencies) + refused))
         assert latencies[int(0.99 * len(latencies))] <= 0.8 * TARGET
-    assert min(shares) >= 0.92, shares
+    assert min(shares) >= 0.9, shares  # The queue is kept short, so bursts are refused.
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8])
