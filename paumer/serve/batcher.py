@@ -71,7 +71,7 @@ class Batcher:
         governor: QueueGovernor,
         most: int = 64,
         batch: int = 1,
-        headroom: float = 0.6,
+        headroom: float = 0.62,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.run, self.ways, self.governor = run, tuple(ways), governor

@@ -89,14 +89,14 @@ def test_little_is_refused_where_the_fastest_point_just_keeps_up():
         latencies, refused, _ = simulate(lambda _: 1.5, 600 * S0 / 1.5, seed, ladder)
         shares.append(len(latencies) / (len(latencies) + refused))
         assert latencies[int(0.99 * len(latencies))] <= 0.8 * TARGET
-    assert min(shares) >= 0.9, shares  # The queue is kept short, so bursts are refused.
+    assert min(shares) >= 0.92, shares
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8])
 @pytest.mark.parametrize("wavers", [0.0, 0.12])
 def test_steady_load_does_not_flap(load, wavers):
-    counts = [len(simulate(lambda _: load, 60.0, seed, wavers=wavers)[2]) for seed in range(10)]
-    assert sum(count > 1 for count in counts) <= 2, counts
+    counts = [len(simulate(lambda _: load, 60.0, seed, wavers=wavers)[2]) for seed in range(6)]
+    assert sum(count > 1 for count in counts) <= 1, counts
 
 
 @pytest.mark.parametrize(("high", "least"), [(2.0, 7), (3.0, 8)])
