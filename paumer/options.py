@@ -239,6 +239,9 @@ class TrainOptions:
     context: bool = False
     """After a pause the mean of the patches that paused goes on with the active ones."""
 
+    aux_norm: bool = False
+    """The auxiliary head reads normalised tokens; in a model without, it starts afresh."""
+
     learn: Literal["all", "aux", "block-heads"] = "all"
     """What learns: all, the shared auxiliary head alone, or a head of its own for every block."""
 

@@ -25,6 +25,23 @@ class TokenDecoder(nn.Module):
         return to_grid(self.token_logits(tokens), grid)
 
 
+class AuxHead(nn.Linear):
+    """The paper's auxiliary head: one linear layer, the same for each token after any block.
+
+    With ``normed`` it normalises the tokens first, whose size grows from block to block.
+    """
+
+    def __init__(self, width: int, classes: int, normed: bool = False) -> None:
+        super().__init__(width, classes)
+        nn.init.trunc_normal_(self.weight, std=0.02)
+        nn.init.zeros_(self.bias)
+        self.norm = nn.LayerNorm(width) if normed else nn.Identity()
+
+    def forward(self, tokens: Float[Tensor, "*rows d"]) -> Float[Tensor, "*rows classes"]:
+        """Class logits of each token."""
+        return super().forward(self.norm(tokens))
+
+
 class LinearDecoder(TokenDecoder):
     """One linear layer, the same for each token: the paper's 1x1 convolution."""
 

@@ -21,7 +21,7 @@ from paumer.model.backbone import (
     gather_table,
     normalisation,
 )
-from paumer.model.decoders import Decoder, TokenDecoder, create_decoder, to_grid, upsample
+from paumer.model.decoders import AuxHead, Decoder, TokenDecoder, create_decoder, to_grid, upsample
 from paumer.model.weights import ModelConfig
 from paumer.pause_config import Amount, PauseConfig, Threshold
 from paumer.pausing import Stage
@@ -358,9 +358,7 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         decoder = create_decoder(
             config.decoder, backbone.width, classes, **dict(config.decoder_options)
         )
-        aux_head = nn.Linear(backbone.width, classes)
-        nn.init.trunc_normal_(aux_head.weight, std=0.02)
-        nn.init.zeros_(aux_head.bias)
+        aux_head = AuxHead(backbone.width, classes, config.aux_norm)
         return cls(backbone, decoder, aux_head, config)
 
     def save_pretrained(
@@ -436,6 +434,7 @@ def build_model(
     drop_path: float = 0.0,
     rejoin: int | None = None,
     context: bool = False,
+    aux_norm: bool = False,
     **decoder_options: Any,
 ) -> PausingSegmenter:
     """A pausing segmenter around the timm ViT of that name.
@@ -444,7 +443,8 @@ def build_model(
     timm's own by download, or a local safetensors file. ``image_size`` is what the position
     embeddings are stored for (default: the backbone's own); pictures of any size still run.
     ``rejoin`` is the block before which paused patches come back (default: in the decoder). With
-    ``context`` the mean of the patches that pause goes on in their place.
+    ``context`` the mean of the patches that pause goes on in their place. With ``aux_norm`` the
+    auxiliary head normalises what it reads.
     """
     names = [f"class {i}" for i in range(classes)] if isinstance(classes, int) else classes
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
@@ -462,6 +462,7 @@ def build_model(
         drop_path=drop_path,
         rejoin=rejoin,
         context=context,
+        aux_norm=aux_norm,
     )
     return PausingSegmenter._around(part, config)
 

@@ -45,8 +45,9 @@ class ModelConfig:
     ``short_side`` is the length that the shorter side of pictures is scaled to, None leaves them;
     ``window`` and ``stride`` say how large pictures are cut (see ``Inference``). ``rejoin`` is the
     block before which paused patches come back; without it they meet again in the decoder. With
-    ``context`` the mean of the patches that pause goes on in their place. ``temperatures`` divide
-    the logits of an early exit: the auxiliary head's after each block, then the decoder's.
+    ``context`` the mean of the patches that pause goes on in their place. With ``aux_norm`` the
+    auxiliary head normalises what it reads. ``temperatures`` divide the logits of an early exit:
+    the auxiliary head's after each block, then the decoder's.
     """
 
     backbone: str
@@ -65,6 +66,7 @@ class ModelConfig:
     stride: int | None = None
     rejoin: int | None = None
     context: bool = False
+    aux_norm: bool = False
     temperatures: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -82,8 +84,9 @@ class ModelConfig:
             _check_numbers(name, [getattr(self, name) or 1], 1, 1, _LARGEST)
         temperatures = _listed(self.temperatures)
         _check_numbers("temperatures", temperatures, len(temperatures), 0.01, 100)
-        if not isinstance(self.context, bool):
-            raise ValueError(f"context: {self.context!r} is not true or false")
+        for name in ("context", "aux_norm"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ValueError(f"{name}: {value!r} is not true or false")
         for colour in _listed(self.colours):
             _check_numbers("colours", colour, 3, 0, 255)
         if self.colours and len(self.colours) != len(self.classes):
@@ -106,7 +109,7 @@ class ModelConfig:
 
     def to_json(self) -> dict[str, Any]:
         """The configuration as JSON values; what came later is named only where it is used."""
-        later = {"rejoin": None, "context": False, "temperatures": ()}
+        later = {"rejoin": None, "context": False, "aux_norm": False, "temperatures": ()}
         values = {key: v for key, v in asdict(self).items() if key not in later or v != later[key]}
         return {"format": "paumer 1", **values}
 

@@ -223,6 +223,7 @@ def cached_cost(
     shape |= {"backbone": model.config.backbone, "decoder": model.config.decoder}
     shape |= {"classes": len(model.config.classes), **dict(model.config.decoder_options)}
     shape |= {"context": True} if model.context else {}
+    shape |= {"aux_norm": True} if model.config.aux_norm else {}
     name = hashlib.blake2b(json.dumps(shape, sort_keys=True).encode(), digest_size=8).hexdigest()
     path = directory / f"cost-{name}.json"
     try:

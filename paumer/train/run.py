@@ -116,6 +116,7 @@ def initial_network(options: TrainOptions, dataset: Dataset) -> PausingSegmenter
         drop_path=options.drop_path,
         rejoin=options.rejoin,
         context=options.context,
+        aux_norm=options.aux_norm,
         **extra,
     )
     assert network.config
@@ -137,8 +138,9 @@ def _decoder(options: TrainOptions) -> tuple[str, dict[str, float]]:
 def _from_model(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
     """The network of a trained model directory, to be trained on.
 
-    The backbone is the model's own, whatever the options say. So are its decoder, ``rejoin`` and
-    ``context`` unless the options set them; another decoder starts afresh.
+    The backbone is the model's own, whatever the options say. So are its decoder, ``rejoin``,
+    ``context`` and ``aux_norm`` unless the options set them; another decoder starts afresh, and so
+    does an auxiliary head that is to normalise now.
     """
     config, tensors = load_model(Path(options.init))
     names = tuple(dataset.class_set.names)
@@ -146,6 +148,7 @@ def _from_model(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
         raise ValueError(
             f'"{options.init}" has {len(config.classes)} classes and {dataset.name} {len(names)}'
         )
+    afresh = ["aux_head."] if options.aux_norm and not config.aux_norm else []
     config = replace(
         config,
         classes=names,
@@ -153,13 +156,14 @@ def _from_model(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
         drop_path=options.drop_path,
         rejoin=options.rejoin or config.rejoin,
         context=options.context or config.context,
+        aux_norm=options.aux_norm or config.aux_norm,
         temperatures=(),  # They fitted the weights as they were.
         **_sizes(options),
     )
     decoder, extra = _decoder(options)
     other = decoder != config.decoder or (decoder == "pup" and extra != config.decoder_options)
-    afresh = options.decoder is not None and other
-    if afresh:
+    if options.decoder is not None and other:
+        afresh.append("decoder.")
         config = replace(config, decoder=decoder, decoder_options=extra)
     elif config.decoder == "mask":
         config = replace(
@@ -167,8 +171,9 @@ def _from_model(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
         )
     network = PausingSegmenter.from_config(config)
     if afresh:
-        tensors = {n: t for n, t in tensors.items() if not n.startswith("decoder.")} | {
-            n: t for n, t in network.state_dict().items() if n.startswith("decoder.")
+        fresh = tuple(afresh)
+        tensors = {n: t for n, t in tensors.items() if not n.startswith(fresh)} | {
+            n: t for n, t in network.state_dict().items() if n.startswith(fresh)
         }
     load_tensors(network, tensors, options.init)
     return network

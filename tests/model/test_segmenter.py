@@ -14,6 +14,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch.utils.flop_counter import FlopCounterMode
 
 from paumer import criteria
+from paumer.model.decoders import AuxHead
 from paumer.model.segmenter import build_model, pad_to_patches
 from paumer.model.weights import ModelConfig
 from paumer.pause_config import PAPER_CONFIGS, PauseConfig
@@ -122,6 +123,17 @@ def test_the_oracle_finds_the_right_labels(small_model):
 def test_the_real_backbones_do_what_the_paper_says(lively, name, text):
     model = lively(build_model(name, classes=7)).double().eval()
     agree(model, pictures(2, 60, 70, dtype=torch.float64), text)
+
+
+def test_a_head_that_normalises_does_not_care_for_the_size_of_tokens(lively):
+    model = lively(build_model("test_vit", classes=5, aux_norm=True)).double().eval()
+    agree(model, pictures(3, dtype=torch.float64), "2:0.4,4:0.3")
+    agree(model, pictures(3, dtype=torch.float64), "2:0.4,4:0.3", early_exit=True)
+    tokens = torch.randn(2, 9, model.backbone.width, dtype=torch.float64)
+    small, large = model.aux_head(tokens), model.aux_head(10 * tokens)
+    assert torch.allclose(small, large, atol=1e-4)
+    assert not torch.allclose(small, lively(AuxHead(model.backbone.width, 5)).double()(tokens))
+    _check_gradients(model.float(), "2:0.4")
 
 
 # Coming back before the decoder

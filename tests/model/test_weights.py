@@ -468,18 +468,20 @@ def test_a_configuration_is_a_value():
 
 
 def test_options_are_kept_and_old_directories_have_none(lively, tmp_path):
-    build_model("test_vit", classes=2, rejoin=5, context=True).save_pretrained(tmp_path / "new")
+    options = {"rejoin": 5, "context": True, "aux_norm": True}
+    build_model("test_vit", classes=2, **options).save_pretrained(tmp_path / "new")
     new = PausingSegmenter.from_pretrained(tmp_path / "new")
-    assert (new.rejoin, new.context) == (5, True)
+    assert (new.rejoin, new.context, new.config.aux_norm) == (5, True, True)
+    build_model("test_vit", classes=2).save_pretrained(tmp_path / "new")
     file = tmp_path / "new/config.json"
     values = json.loads(file.read_text())
-    del values["rejoin"], values["context"]
-    file.write_text(json.dumps(values))
+    assert not set(options) & set(values)
     old = PausingSegmenter.from_pretrained(tmp_path / "new")
-    assert (old.rejoin, old.context) == (None, False)
-    file.write_text(json.dumps({**values, "context": 1}))
-    with pytest.raises(ValueError, match="cannot read"):
-        PausingSegmenter.from_pretrained(tmp_path / "new")
+    assert (old.rejoin, old.context, old.config.aux_norm) == (None, False, False)
+    for name in ("context", "aux_norm"):
+        file.write_text(json.dumps({**values, name: 1}))
+        with pytest.raises(ValueError, match="cannot read"):
+            PausingSegmenter.from_pretrained(tmp_path / "new")
     file.write_text(json.dumps({**values, "rejoin": 9}))
     with pytest.raises(ValueError, match="before block 9: this backbone has 6 blocks"):
         PausingSegmenter.from_pretrained(tmp_path / "new")

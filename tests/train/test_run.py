@@ -212,6 +212,19 @@ def test_another_decoder_starts_afresh_on_a_trained_encoder(tiny, whole):
     assert fresh == {"decoder.head.weight", "decoder.head.bias"}
 
 
+def test_a_head_that_is_to_normalise_starts_afresh_once(tiny, whole, tmp_path):
+    data, before = run.open_dataset(tiny.data, "train"), tensors(whole)
+    options = replace(tiny, init=str(whole / "model"), aux_norm=True)
+    normed = run.initial_network(options, data)
+    after = normed.state_dict()
+    assert all(torch.equal(after[n], before[n]) for n in before if not n.startswith("aux_head."))
+    assert not torch.equal(after["aux_head.weight"], before["aux_head.weight"])
+    normed.save_pretrained(tmp_path / "model")
+    later = run.initial_network(replace(tiny, init=str(tmp_path / "model")), data)
+    assert later.config.aux_norm
+    assert all(torch.equal(value, after[name]) for name, value in later.state_dict().items())
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_corrupt_picture_is_named(tiny, tmp_path, workers):
     options = replace(tiny, data=folder(tmp_path, bad=True), out=tmp_path / "run", workers=workers)
