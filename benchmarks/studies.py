@@ -2,7 +2,7 @@
 
     python benchmarks/studies.py --data camvid:DIR --init deit_tiny_patch16_224.safetensors
 
-One seed and 220 steps each, from where benchmarks/evidence.py's runs start. The paper's studies:
+One seed and 320 steps each, from where benchmarks/evidence.py's runs start. The paper's studies:
 weight of the auxiliary loss, range of shares, where training starts, other decoders, a head for
 every block. And what might close the gap: several pauses in a step, a loss towards the unpaused
 prediction, the last block on all patches, the mean of the paused ones as context.
@@ -19,7 +19,7 @@ parser.add_argument("studies", nargs="*", metavar="study", help="default: all")
 arguments = parser.parse_args()
 kept = record.Record(arguments)
 
-RECIPE, STEPS = "recipes/camvid-continue.yaml", ["--steps", 220, "--val-every", 220]
+RECIPE, STEPS = "recipes/camvid-continue.yaml", ["--steps", 320, "--val-every", 320]
 PLAIN, HEAD = (["--init", kept.model(name)] for name in ("segmenter", "segmenter-aux"))
 STUDIES = {
     "usual": HEAD,
