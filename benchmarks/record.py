@@ -5,7 +5,18 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
+from threading import Lock
+from typing import NamedTuple
+
+
+class Plan(NamedTuple):
+    """How a run is trained: from what, a run's name or weights, and by what recipe."""
+
+    start: str
+    recipe: str
+    words: tuple = ()
 
 
 def add_arguments(parser):
@@ -17,6 +28,17 @@ def add_arguments(parser):
     parser.add_argument("--results", type=Path, default=Path("results"))
 
 
+def first_plans(init):
+    """A plain Segmenter in four legs, and an auxiliary head that is trained alone on it."""
+    return {
+        "segmenter-first": Plan(init, "recipes/camvid-segmenter.yaml"),
+        "segmenter-second": Plan("segmenter-first", "recipes/camvid-segmenter-more.yaml"),
+        "segmenter-third": Plan("segmenter-second", "recipes/camvid-segmenter-large.yaml"),
+        "segmenter": Plan("segmenter-third", "recipes/camvid-segmenter-whole.yaml"),
+        "segmenter-aux": Plan("segmenter", "recipes/camvid-aux.yaml"),
+    }
+
+
 def paumer(*words):
     """Run a command of paumer with one thread."""
     command = [sys.executable, "-m", "paumer", *map(str, words)]
@@ -24,31 +46,42 @@ def paumer(*words):
 
 
 class Record:
-    """Runs of one kind of data in a folder, and their small files in another."""
+    """Runs on one data set in a folder, and their small files in another."""
 
-    def __init__(self, arguments):
+    def __init__(self, arguments, plans):
         self.data, self.runs, self.results = arguments.data, arguments.runs, arguments.results
+        self.plans, self._models, self._locks = plans, {}, defaultdict(Lock)
+
+    def train(self, name):
+        """Train a run whose small files are not kept yet."""
+        if not (self.results / name / "metrics.csv").exists():
+            self.model(name)
 
     def model(self, name):
-        """Where a run's model lies."""
-        return self.runs / name / "model"
+        """A run's model; the run is trained, or goes on, where it is not complete."""
+        with self._locks[name]:
+            if name not in self._models:
+                self._models[name] = self._train(name)
+            return self._models[name]
 
-    def train(self, name, recipe, *words):
-        """Train a run, go on with it, or leave it if it is complete; keep its small files."""
-        run, kept = self.runs / name, self.results / name
+    def _train(self, name):
+        run, plan = self.runs / name, self.plans[name]
         if (run / "args.yaml").exists():
             paumer("train", "--resume", run)
-        elif not (kept / "metrics.csv").exists():
-            paumer("train", "--config", recipe, "--data", self.data, "--out", run, *words)
-        if run.exists():
-            kept.mkdir(parents=True, exist_ok=True)
-            for file in ("metrics.csv", "env.json"):
-                shutil.copy(run / file, kept / file)
-            # Where things lay on this machine is nobody's business.
-            kind, here = self.data.split(":")[0], self.runs.resolve().parents[1]
-            text = (run / "args.yaml").read_text().replace(self.data, f"{kind}:DIR")
-            text = re.sub("^init: /.*/", "init: ", text.replace(f"{here}/", ""), flags=re.M)
-            (kept / "args.yaml").write_text(text)
+        else:
+            start = self.model(plan.start) if plan.start in self.plans else plan.start
+            common = ["--config", plan.recipe, "--data", self.data, "--init", start]
+            paumer("train", *common, "--out", run, *plan.words)
+        kept = self.results / name
+        kept.mkdir(parents=True, exist_ok=True)
+        # Where things lay on this machine is nobody's business.
+        kind, here = self.data.split(":")[0], self.runs.resolve().parents[1]
+        text = (run / "args.yaml").read_text().replace(self.data, f"{kind}:DIR")
+        text = re.sub("^init: /.*/", "init: ", text.replace(f"{here}/", ""), flags=re.M)
+        (kept / "args.yaml").write_text(text)
+        for file in ("env.json", "metrics.csv"):
+            shutil.copy(run / file, kept / file)
+        return run / "model"
 
     def measure(self, name, title, *words):
         """Sweep a run over a split, and keep what was counted."""
@@ -57,5 +90,5 @@ class Record:
             out = self.runs / name / "sweeps" / title
             common = ["--model", self.model(name), "--data", self.data, "--out", out]
             paumer("sweep", *common, "--speed", "none", "--threads", 1, *words)
-            shutil.copy(out / "sweep.jsonl", kept)
             shutil.copy(out / "sweep.npz", kept.with_suffix(".npz"))
+            shutil.copy(out / "sweep.jsonl", kept)

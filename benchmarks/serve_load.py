@@ -29,6 +29,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -258,7 +259,9 @@ def hostile(arguments, pictures, setting):
         def come(share, seed):
             words = [f"--{kind}={round(getattr(arguments, kind) * share)}" for kind in KINDS]
             more = [f"--seconds={seconds}", f"--seed={seed}", *words]
-            return subprocess.Popen([sys.executable, script, port, file, *more])
+            # They share a core with the normal clients, whose own waiting for it is not meant.
+            nice = partial(os.nice, 10)
+            return subprocess.Popen([sys.executable, script, port, file, *more], preexec_fn=nice)
 
         def window(seed):
             rate = setting.rate(0.3)

@@ -5,7 +5,8 @@
 One seed and 320 steps each, from where benchmarks/evidence.py's runs start. The paper's studies:
 weight of the auxiliary loss, range of shares, where training starts, other decoders, a head for
 every block. And what might close the gap: several pauses in a step, a loss towards the unpaused
-prediction, the last block on all patches, the mean of the paused ones as context.
+prediction, the last block on all patches, the mean of the paused ones as context, a head that
+normalises.
 """
 
 import argparse
@@ -17,27 +18,33 @@ parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 record.add_arguments(parser)
 parser.add_argument("studies", nargs="*", metavar="study", help="default: all")
 arguments = parser.parse_args()
-kept = record.Record(arguments)
-
-RECIPE, STEPS = "recipes/camvid-continue.yaml", ["--steps", 320, "--val-every", 320]
-PLAIN, HEAD = (["--init", kept.model(name)] for name in ("segmenter", "segmenter-aux"))
+STEPS = ("--steps", 320, "--val-every", 320)
+HEAD, PLAIN = "segmenter-aux", "segmenter"
 STUDIES = {
-    "usual": HEAD,
-    "aux-0.01": [*HEAD, "--aux-weight", 0.01],
-    "aux-1": [*HEAD, "--aux-weight", 1],
-    "range-low": [*HEAD, "--ranges", "3-9:0-0.5"],
-    "range-wide": [*HEAD, "--ranges", "3-9:0-0.9"],
-    "imagenet": ["--init", arguments.init, "--backbone", "deit_tiny_patch16_224"],
-    "linear-plain": [*PLAIN, "--decoder", "linear", "--criterion", "none"],
-    "linear": [*HEAD, "--decoder", "linear"],
-    "pup-plain": [*PLAIN, "--decoder", "pup-tiny", "--criterion", "none"],
-    "pup": [*HEAD, "--decoder", "pup-tiny"],
-    "block-heads": [*PLAIN, "--learn", "block-heads"],
-    "stages": [*HEAD, "--stages", 3],
-    "distil": [*HEAD, "--distil", 0.5],
-    "rejoin": [*HEAD, "--rejoin", 12],
-    "context": [*HEAD, "--context"],
+    "usual": (HEAD,),
+    "aux-0.01": (HEAD, "--aux-weight", 0.01),
+    "aux-1": (HEAD, "--aux-weight", 1),
+    "range-low": (HEAD, "--ranges", "3-9:0-0.5"),
+    "range-wide": (HEAD, "--ranges", "3-9:0-0.9"),
+    "imagenet": (arguments.init, "--backbone", "deit_tiny_patch16_224"),
+    "plain": (PLAIN, "--criterion", "none"),
+    "linear-plain": (PLAIN, "--decoder", "linear", "--criterion", "none"),
+    "linear": (HEAD, "--decoder", "linear"),
+    "pup-plain": (PLAIN, "--decoder", "pup-tiny", "--criterion", "none"),
+    "pup": (HEAD, "--decoder", "pup-tiny"),
+    "block-heads": (PLAIN, "--learn", "block-heads"),
+    "stages": (HEAD, "--stages", 3),
+    "distil": (HEAD, "--distil", 0.5),
+    "rejoin": (HEAD, "--rejoin", 12),
+    "context": (HEAD, "--context"),
+    "aux-norm": ("segmenter-aux-norm",),
 }
+PLANS = record.first_plans(arguments.init) | {
+    f"study-{title}": record.Plan(start, "recipes/camvid-continue.yaml", (*STEPS, *words))
+    for title, (start, *words) in STUDIES.items()
+}
+PLANS["segmenter-aux-norm"] = record.Plan(PLAIN, "recipes/camvid-aux.yaml", ("--aux-norm",))
+kept = record.Record(arguments, PLANS)
 GRID = ["none", "3:0.4", "4:0.5", "4:0.6", "5:0.7", "3:0.4,5:0.4,7:0.4", "3:0.6,5:0.5", "3:0.8"]
 EXITS = [*GRID[1:], "4:0.5,8:0.8", "5:0.7,9:0.9"]
 
@@ -45,12 +52,12 @@ EXITS = [*GRID[1:], "4:0.5,8:0.8", "5:0.7,9:0.9"]
 def study(title):
     """One run and its numbers on val."""
     name = f"study-{title}"
-    kept.train(name, RECIPE, *STEPS, *STUDIES[title])
+    kept.train(name)
     if title == "block-heads":
         return
-    grid = ["none"] if title.endswith("plain") else GRID
+    grid = ["none"] if "plain" in title else GRID
     kept.measure(name, "val", "--grid", *grid)
-    if grid is GRID and title != "pup":
+    if grid is GRID and title not in ("pup", "rejoin"):
         kept.measure(name, "val-exit", "--grid", *EXITS, "--early-exit")
 
 
