@@ -12,7 +12,7 @@ FLOORS = """
 disk pause_config options data.labels scenes.canvas serve.arrivals serve.watch
 pausing study.tradeoff windows video scenes.backdrop scenes.furniture scenes.scenery scenes.trees
 scenes.traffic
-criteria model.backbone model.weights media data.transforms scenes.street serve.governor
+criteria model.backbone model.walk model.weights media data.transforms scenes.street serve.governor
 model.decoders model.foreign data.layouts scenes.frontage sources segmentation
 model.segmenter export_fused scenes.plan serve.answers
 export scenes.scene serve.openapi

@@ -22,6 +22,7 @@ from paumer.model.backbone import (
     normalisation,
 )
 from paumer.model.decoders import AuxHead, Decoder, TokenDecoder, create_decoder, to_grid, upsample
+from paumer.model.walk import Walk
 from paumer.model.weights import ModelConfig
 from paumer.pause_config import Amount, PauseConfig, Threshold
 from paumer.pausing import Stage
@@ -52,28 +53,6 @@ class Prediction:
             blocks[stage.places] = stage.block
             blocks[stage.places.gather(1, stage.kept)] = 0
         return blocks.view(-1, *self.grid)
-
-
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """Pictures on their way through the encoder, equally many patches of each still active.
-
-    ``table`` is the rotary table of the active patches, ``whole_table`` that of all. ``means`` go
-    through the blocks too, one for each pause, where the network has a context.
-    """
-
-    tokens: Float[Tensor, "b t d"]
-    places: Int[Tensor, "b n"]
-    table: Tensor | None
-    stages: tuple[Stage, ...] = ()
-    whole_table: Tensor | None = None
-    means: Float[Tensor, "b m d"] | None = None
-
-    @property
-    def pictures(self) -> Int[Tensor, " b"]:
-        """Which pictures of the batch these are."""
-        first = self.stages[0].places if self.stages else self.places
-        return first[:, 0] // first.shape[1]
 
 
 class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", tags=["paumer"]):
@@ -232,7 +211,7 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         for pictures, keep in pausing.group_by_count(score, amount):
             part, some, scores = walk, logits, score
             if pictures is not None:
-                part, some, scores = _select(walk, pictures), logits[pictures], score[pictures]
+                part, some, scores = walk.select(pictures), logits[pictures], score[pictures]
             kept = pausing.choose(scores, keep)
             rows = pausing.rows_of(kept, part.tokens.shape[1], prefix)
             stage = Stage(block, part.tokens, part.places, some, scores, kept, rows)
@@ -473,32 +452,3 @@ def pad_to_patches(
     """The pictures, with zeros added right and below to make whole patches."""
     down, right = -images.shape[2] % patch[0], -images.shape[3] % patch[1]
     return F.pad(images, (0, right, 0, down)) if down or right else images
-
-
-def _select(walk: Walk, pictures: Int[Tensor, " g"]) -> Walk:
-    """The same walk of some of its pictures."""
-    stages = []
-    for old in walk.stages:
-        kept, length, patches = old.kept[pictures], old.tokens.shape[1], old.places.shape[1]
-        stages.append(
-            Stage(
-                old.block,
-                old.tokens[pictures],
-                old.places[pictures],
-                old.logits[pictures],
-                old.score[pictures],
-                kept,
-                pausing.rows_of(kept, length, length - patches),
-            )
-        )
-    table = walk.table
-    if table is not None and table.dim() == 4:
-        table = table[pictures]
-    return replace(
-        walk,
-        tokens=walk.tokens[pictures],
-        places=walk.places[pictures],
-        table=table,
-        stages=tuple(stages),
-        means=None if walk.means is None else walk.means[pictures],
-    )

@@ -12,7 +12,8 @@ import numpy as np
 
 from paumer.engines import TorchEngine
 from paumer.media import Picture
-from paumer.model.segmenter import PausingSegmenter, Walk
+from paumer.model.segmenter import PausingSegmenter
+from paumer.model.walk import Walk
 from paumer.pause_config import PauseConfig, Threshold
 from paumer.predict import Inference, Predictor
 from paumer.segmentation import Segmentation

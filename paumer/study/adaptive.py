@@ -16,7 +16,8 @@ from torch import Tensor
 
 from paumer.criteria import entropy
 from paumer.data.datasets import Dataset
-from paumer.model.segmenter import NO_PAUSE, PausingSegmenter, Walk
+from paumer.model.segmenter import NO_PAUSE, PausingSegmenter
+from paumer.model.walk import Walk
 from paumer.pause_config import Amount, PauseConfig, Threshold
 from paumer.predict import Predictor
 from paumer.study.cost import CostTable, cached_cost

@@ -23,7 +23,8 @@ from paumer.criteria import entropy
 from paumer.disk import cache_directory, replace_file
 from paumer.model.backbone import gather_table
 from paumer.model.decoders import TokenDecoder, upsample
-from paumer.model.segmenter import NO_PAUSE, PausingSegmenter, Walk
+from paumer.model.segmenter import NO_PAUSE, PausingSegmenter
+from paumer.model.walk import Walk
 from paumer.pause_config import PauseConfig, Threshold
 from paumer.study.speed import (
     Progress,

@@ -1,0 +1,51 @@
+"""Print what results/ says of the studies: one table, each against the plain run of its decoder.
+
+    python benchmarks/studies_report.py
+
+Points lost at a speed lie on straight lines between the best configurations, as in the paper's
+spline table. Speeds are those of results/speed.json and speed-exit.json, or of a study's own.
+"""
+
+import argparse
+from pathlib import Path
+
+from reading import Results, mean, table
+
+from paumer.study.tradeoff import baseline, skyline, spline
+
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("--results", type=Path, default=Path("results"))
+parser.add_argument("--split", default="val")
+arguments = parser.parse_args()
+results, split = Results(arguments.results, 0), arguments.split
+SPEEDS = (1.5, 2.0, 2.5, 3.0)
+
+
+def speeds(study, file):
+    """What was timed of the study's own network, or else of the usual one."""
+    return results.speeds(f"{study}/{file}") or results.speeds(file)
+
+
+def lost(items, none, base):
+    """Points below the base at each speed-up, as text."""
+    best = skyline([none, *items])
+    points = [(item.images_per_second / none.images_per_second, item.miou) for item in best]
+    values = [spline(points, speed) for speed in SPEEDS]
+    return ["" if value is None else f"{100 * value - base:+.2f}" for value in values]
+
+
+rows = []
+for folder in sorted(arguments.results.glob("study-*")):
+    study, title = folder.name, folder.name.removeprefix("study-")
+    if "plain" in title or not (folder / f"{split}.npz").exists():
+        continue
+    plain = "study-plain" if title not in ("linear", "pup") else f"study-{title}-plain"
+    base = mean(results.tallies(plain, split)["none"])
+    items = results.mean_measurements(study, split, speeds(study, "speed.json"))
+    none = baseline(items)
+    exits = results.mean_measurements(study, f"{split}-exit", speeds(study, "speed-exit.json"))
+    own = 100 * none.miou
+    row = [title, f"{base:.2f}", f"{own:.2f}", f"{own - base:+.2f}", *lost(items, none, base)]
+    rows.append([*row, *(lost(exits, none, base) if exits else [""] * len(SPEEDS))])
+names = [f"{speed:g}x" for speed in SPEEDS]
+table(["study", "plain", "unpaused", "lost", *names, *(f"exit {n}" for n in names)], rows)
