@@ -29,7 +29,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -259,9 +258,7 @@ def hostile(arguments, pictures, setting):
         def come(share, seed):
             words = [f"--{kind}={round(getattr(arguments, kind) * share)}" for kind in KINDS]
             more = [f"--seconds={seconds}", f"--seed={seed}", *words]
-            # They share a core with the normal clients, whose own waiting for it is not meant.
-            nice = partial(os.nice, 10)
-            return subprocess.Popen([sys.executable, script, port, file, *more], preexec_fn=nice)
+            return subprocess.Popen([sys.executable, script, port, file, *more])
 
         def window(seed):
             rate = setting.rate(0.3)
@@ -370,7 +367,7 @@ def parse_arguments():
     add("--steady", type=float, nargs="+", default=[0.5, 0.8])
     add("--seconds", type=float, default=60, help="of steady load")
     add("--windows", type=int, default=8, help="with, and as many without, hostile clients")
-    add("--window", type=float, default=12, help="seconds of one")
+    add("--window", type=float, default=30, help="seconds of one")
     add("--slow", type=int, default=200)
     add("--cancelled", type=int, default=1000)
     add("--bodies", type=int, default=300)
