@@ -30,7 +30,8 @@ plain, paumer, random = (results.tallies(kind, split) for kind in ("plain", "pau
 leave = results.tallies("paumer", f"{split}-exit")
 if not plain:
     parser.error(f'no plain run in "{arguments.results}": run benchmarks/evidence.py first')
-speed, exit_speed = results.speeds("speed.json"), results.speeds("speed-exit.json")
+speed = results.speeds("speed.json")
+exit_speed = results.speeds("speed-exit.json", speed.get("none"))
 base = plain["none"]
 print(f"Plain Segmenter continued, {split}: {spread(base)}, {len(base)} seeds", end="")
 print(f"; where it started: {mean(start['none']):.2f}\n" if start else "\n")
@@ -103,7 +104,9 @@ if speed:
     none = baseline(series["entropy"])
     series["early exit"] = [none, *(m for m in series["early exit"] if m.pause)]
     series = {name: items for name, items in series.items() if len(items) > 1}
-    draw_tradeoff(series, arguments.out / f"tradeoff-{split}", reference=reference)
+    draw_tradeoff(
+        series, arguments.out / f"tradeoff-{split}", reference=reference, only_skyline=True
+    )
     for name, items in series.items():
         columns = spline_table(items, reference)
         values = [f"{100 * c.difference:+.2f}" if c.difference else "" for c in columns]

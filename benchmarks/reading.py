@@ -1,6 +1,7 @@
 """What results/ holds, for the scripts that report it: runs, their seeds, measured speeds."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +29,19 @@ class Results:
         shared = [pause for pause in runs[0] if all(pause in run for run in runs)] if runs else []
         return {pause: [run[pause] for run in runs] for pause in shared}
 
-    def speeds(self, file):
-        """By configuration, what `paumer bench --json` measured."""
+    def speeds(self, file, unpaused=None):
+        """By configuration, what `paumer bench --json` measured.
+
+        Of two benches the machine may be faster in one: with ``unpaused``, a measurement of the
+        other one, speeds are what the speed-ups make of its own.
+        """
         path = self.folder / file
         items = json.loads(path.read_text())["measurements"] if path.exists() else []
-        return {item["pause"]: Measurement.from_json(item) for item in items}
+        found = [Measurement.from_json(item) for item in items]
+        if unpaused:
+            own = unpaused.images_per_second
+            found = [replace(item, images_per_second=item.speed_up * own) for item in found]
+        return {str(item.pause): item for item in found}
 
     def measurements(self, name, title, speeds):
         """Each seed's accuracy, joined with measured speeds; what was not timed is left out."""

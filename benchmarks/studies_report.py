@@ -21,9 +21,12 @@ results, split = Results(arguments.results, 0), arguments.split
 SPEEDS = (1.5, 2.0, 2.5, 3.0)
 
 
+UNPAUSED = results.speeds("speed.json")["none"]
+
+
 def speeds(study, file):
     """What was timed of the study's own network, or else of the usual one."""
-    return results.speeds(f"{study}/{file}") or results.speeds(file)
+    return results.speeds(f"{study}/{file}", UNPAUSED) or results.speeds(file, UNPAUSED)
 
 
 def lost(items, none, base):
