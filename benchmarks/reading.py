@@ -18,10 +18,15 @@ class Results:
         self.folder, self.seeds = folder, seeds
 
     def files(self, name, title):
-        """Those of each seed of a kind of run, or of one run of that name."""
-        names = [name, *(f"{name}-{seed}" for seed in range(self.seeds))]
-        files = [self.folder / each / title for each in names]
-        return [file for file in files if file.exists()]
+        """Those of each seed of a kind of run, or of one run of that name; all or none."""
+        alone = self.folder / name / title
+        if alone.exists():
+            return [alone]
+        files = [self.folder / f"{name}-{seed}" / title for seed in range(self.seeds)]
+        missing = [file for file in files if not file.exists()]
+        if missing and len(missing) < len(files):
+            raise SystemExit(f'"{missing[0]}" is missing: report fewer --seeds')
+        return [] if missing else files
 
     def tallies(self, name, title):
         """By configuration, what each seed counted."""
@@ -46,6 +51,8 @@ class Results:
     def measurements(self, name, title, speeds):
         """Each seed's accuracy, joined with measured speeds; what was not timed is left out."""
         runs = [read_measurements(file) for file in self.files(name, f"{title}.jsonl")]
+        if untimed := {str(m.pause) for run in runs for m in run if str(m.pause) not in speeds}:
+            print(f"{name}, {title}: not timed and left out: {', '.join(sorted(untimed))}\n")
         return [
             [join(item, speeds[str(item.pause)]) for item in run if str(item.pause) in speeds]
             for run in runs

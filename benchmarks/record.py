@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import defaultdict
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -50,7 +49,8 @@ class Record:
 
     def __init__(self, arguments, plans):
         self.data, self.runs, self.results = arguments.data, arguments.runs, arguments.results
-        self.plans, self._models, self._locks = plans, {}, defaultdict(Lock)
+        self.plans, self._models = plans, {}
+        self._locks = {name: Lock() for name in plans}
 
     def train(self, name):
         """Train a run whose small files are not kept yet."""
@@ -66,13 +66,16 @@ class Record:
 
     def _train(self, name):
         run, plan = self.runs / name, self.plans[name]
-        if (run / "args.yaml").exists():
+        fresh = not (run / "args.yaml").exists()
+        if not fresh:
             paumer("train", "--resume", run)
         else:
             start = self.model(plan.start) if plan.start in self.plans else plan.start
             common = ["--config", plan.recipe, "--data", self.data, "--init", start]
             paumer("train", *common, "--out", run, *plan.words)
         kept = self.results / name
+        if fresh:  # What was counted of other weights does not count any more.
+            shutil.rmtree(kept, ignore_errors=True)
         kept.mkdir(parents=True, exist_ok=True)
         # Where things lay on this machine is nobody's business.
         kind, here = self.data.split(":")[0], self.runs.resolve().parents[1]

@@ -45,8 +45,10 @@ PLANS = record.first_plans(arguments.init) | {
 }
 PLANS["segmenter-aux-norm"] = record.Plan(PLAIN, "recipes/camvid-aux.yaml", ("--aux-norm",))
 kept = record.Record(arguments, PLANS)
-GRID = ["none", "3:0.4", "4:0.5", "4:0.6", "5:0.7", "3:0.4,5:0.4,7:0.4", "3:0.6,5:0.5", "3:0.8"]
-EXITS = [*GRID[1:], "4:0.5,8:0.8", "5:0.7,9:0.9"]
+GRID = ["none", "3:0.4", "5:0.6", "4:0.6", "3:0.4,5:0.4", "3:0.4,5:0.4,7:0.4"]
+GRID += ["3:0.5,5:0.4,7:0.4", "3:0.6,5:0.5"]
+EXITS = ["none", "4:0.6", "5:0.7", "3:0.4,5:0.4", "3:0.4,5:0.4,7:0.4", "3:0.5,5:0.5"]
+EXITS += ["3:0.4,5:0.4,8:0.8", "3:0.5,5:0.4,8:0.8"]
 
 
 def study(title):

@@ -3,7 +3,8 @@
     python benchmarks/studies_report.py
 
 Points lost at a speed lie on straight lines between the best configurations, as in the paper's
-spline table. Speeds are those of results/speed.json and speed-exit.json, or of a study's own.
+spline table. Speeds are those of results/speed.json and speed-exit.json; a study of another network
+needs its own in results/study-NAME, by `paumer bench` as in benchmarks/evidence_report.py.
 """
 
 import argparse
@@ -24,9 +25,12 @@ SPEEDS = (1.5, 2.0, 2.5, 3.0)
 UNPAUSED = results.speeds("speed.json")["none"]
 
 
+OTHER = ("study-linear", "study-pup", "study-rejoin", "study-context", "study-aux-norm")
+
+
 def speeds(study, file):
-    """What was timed of the study's own network, or else of the usual one."""
-    return results.speeds(f"{study}/{file}", UNPAUSED) or results.speeds(file, UNPAUSED)
+    """What was timed of the study's network: of another one than the usual, its own."""
+    return results.speeds(f"{study}/{file}" if study in OTHER else file, UNPAUSED)
 
 
 def lost(items, none, base):
@@ -43,8 +47,13 @@ for folder in sorted(arguments.results.glob("study-*")):
     if "plain" in title or not (folder / f"{split}.npz").exists():
         continue
     plain = "study-plain" if title not in ("linear", "pup") else f"study-{title}-plain"
-    base = mean(results.tallies(plain, split)["none"])
-    items = results.mean_measurements(study, split, speeds(study, "speed.json"))
+    counted = results.tallies(plain, split)
+    timed = speeds(study, "speed.json")
+    if not counted or not timed:
+        print(f"{title}: {'no speeds' if counted else f'no {plain}'} yet\n")
+        continue
+    base = mean(counted["none"])
+    items = results.mean_measurements(study, split, timed)
     none = baseline(items)
     exits = results.mean_measurements(study, f"{split}-exit", speeds(study, "speed-exit.json"))
     own = 100 * none.miou

@@ -240,7 +240,7 @@ class TrainOptions:
     """After a pause the mean of the patches that paused goes on with the active ones."""
 
     aux_norm: bool = False
-    """The auxiliary head reads normalised tokens; in a model without, it starts afresh."""
+    """The auxiliary head reads normalised tokens; one that was trained without starts afresh."""
 
     learn: Literal["all", "aux", "block-heads"] = "all"
     """What learns: all, the shared auxiliary head alone, or a head of its own for every block."""

@@ -52,7 +52,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self.service, self.drain = service, drain
         self.until = math.inf
-        self.idle_ticks = 0
+        self.done, self.idle_ticks = 0, 0
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.should_exit = self.service.draining
@@ -63,7 +63,10 @@ class _Server(uvicorn.Server):
         drained = self.service.draining and self.service.watch.in_flight == 0
         if drained or monotonic() > self.until or self.service.failure:
             self.should_exit = True
-        self.idle_ticks = 0 if self.service.watch.in_flight else self.idle_ticks + 1
+        watch = self.service.watch
+        before, self.done = self.done, watch.accepted + watch.refused
+        idle = watch.in_flight == 0 and self.done == before
+        self.idle_ticks = self.idle_ticks + 1 if idle else 0
         if self.idle_ticks == _IDLE_TICKS:
             give_back_memory()
         return await super().on_tick(counter)

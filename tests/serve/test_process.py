@@ -15,7 +15,7 @@ from paumer.serve.service import Service
 def test_memory_is_given_back_once_in_every_long_pause(monkeypatch):
     calls = []
     monkeypatch.setattr(process, "give_back_memory", lambda: calls.append(1))
-    service, watch = Mock(spec=Service), SimpleNamespace(in_flight=0)
+    service, watch = Mock(spec=Service), SimpleNamespace(in_flight=0, accepted=0, refused=0)
     service.draining, service.failure, service.watch = False, None, watch
     server = process._Server(uvicorn.Config("none"), service, drain=1)
 
@@ -32,6 +32,9 @@ def test_memory_is_given_back_once_in_every_long_pause(monkeypatch):
     assert len(calls) == 1
     watch.in_flight = 0
     ticks(49)
+    assert len(calls) == 1
+    watch.accepted += 1  # One that came and went between two ticks.
+    ticks(50)
     assert len(calls) == 1
     ticks(1)
     assert len(calls) == 2
