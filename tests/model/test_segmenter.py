@@ -544,7 +544,8 @@ def fixed(unchecked, lively):
             shape = {"img_size": 48, "patch_size": 8, "embed_dim": 64, "num_heads": 2}
             vit = VisionTransformer(**shape, num_classes=0, depth=depth, dynamic_img_size=True)
             backbone = unchecked("paumer.model.backbone").Backbone(vit)
-            parts = decoders.create_decoder(decoder, 64, 5), torch.nn.Linear(64, 5)
+            head = decoders.AuxHead(64, 5, options.get("aux_norm", False))
+            parts = decoders.create_decoder(decoder, 64, 5), head
             self.model = optioned(lively(segmenter.PausingSegmenter(backbone, *parts)), **options)
             self.pause = unchecked("paumer.pause_config").PauseConfig.parse(text)
             self.early_exit = early_exit
@@ -561,6 +562,7 @@ def fixed(unchecked, lively):
         *((*way, {}) for way in FIXED),
         ("1:0.4,2:0.4", False, {"rejoin": 4}),
         ("1:0.4,2:0,3:0.4", False, {"context": True}),
+        ("1:0.4,2:0.4", True, {"aux_norm": True}),
     ],
 )
 def test_it_exports_and_says_the_same(fixed, text, early_exit, options):
