@@ -22,26 +22,27 @@ def add_arguments(parser):
     """What every script that records is told."""
     parser.add_argument("--data", required=True, help="camvid:DIR")
     parser.add_argument("--init", default="timm", help="weights of deit_tiny_patch16_224, or timm")
+    parser.add_argument("--precision", default="fp32", help="of training: fp32 or bf16")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument("--runs", type=Path, default=Path("runs/evidence"))
     parser.add_argument("--results", type=Path, default=Path("results"))
 
 
-def first_plans(init):
-    """A plain Segmenter in four legs, and an auxiliary head that is trained alone on it."""
+def first_plans(arguments):
+    """A plain Segmenter in two legs, and an auxiliary head that is trained alone on it."""
+    alone = ("--devices", arguments.jobs)  # Nothing else can run before these are done.
     return {
-        "segmenter-first": Plan(init, "recipes/camvid-segmenter.yaml"),
-        "segmenter-second": Plan("segmenter-first", "recipes/camvid-segmenter-more.yaml"),
-        "segmenter-third": Plan("segmenter-second", "recipes/camvid-segmenter-large.yaml"),
-        "segmenter": Plan("segmenter-third", "recipes/camvid-segmenter-whole.yaml"),
+        "segmenter-first": Plan(arguments.init, "recipes/camvid-segmenter.yaml", alone),
+        "segmenter": Plan("segmenter-first", "recipes/camvid-segmenter-whole.yaml", alone),
         "segmenter-aux": Plan("segmenter", "recipes/camvid-aux.yaml"),
     }
 
 
 def paumer(*words):
-    """Run a command of paumer with one thread."""
+    """Run a command of paumer with one thread, and memory kept between steps."""
     command = [sys.executable, "-m", "paumer", *map(str, words)]
-    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    keep = dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), "8000000000")
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1", **keep})
 
 
 class Record:
@@ -49,7 +50,7 @@ class Record:
 
     def __init__(self, arguments, plans):
         self.data, self.runs, self.results = arguments.data, arguments.runs, arguments.results
-        self.plans, self._models = plans, {}
+        self.precision, self.plans, self._models = arguments.precision, plans, {}
         self._locks = {name: Lock() for name in plans}
 
     def train(self, name):
@@ -72,7 +73,8 @@ class Record:
         else:
             start = self.model(plan.start) if plan.start in self.plans else plan.start
             common = ["--config", plan.recipe, "--data", self.data, "--init", start]
-            paumer("train", *common, "--out", run, *plan.words)
+            how = ["--out", run, "--precision", self.precision]
+            paumer("train", *common, *how, *plan.words)
         kept = self.results / name
         if fresh:  # What was counted of other weights does not count any more.
             shutil.rmtree(kept, ignore_errors=True)

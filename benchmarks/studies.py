@@ -39,7 +39,7 @@ STUDIES = {
     "context": (HEAD, "--context"),
     "aux-norm": ("segmenter-aux-norm",),
 }
-PLANS = record.first_plans(arguments.init) | {
+PLANS = record.first_plans(arguments) | {
     f"study-{title}": record.Plan(start, "recipes/camvid-continue.yaml", (*STEPS, *words))
     for title, (start, *words) in STUDIES.items()
 }

@@ -9,7 +9,7 @@ import paumer
 
 ROOT = Path(paumer.__file__).parent
 FLOORS = """
-disk pause_config options data.labels scenes.canvas serve.arrivals serve.watch
+disk memory pause_config options data.labels scenes.canvas serve.arrivals serve.watch
 pausing study.tradeoff windows video scenes.backdrop scenes.furniture scenes.scenery scenes.trees
 scenes.traffic
 criteria model.backbone model.walk model.weights media data.transforms scenes.street serve.governor

@@ -1,9 +1,7 @@
 """The process of a service: it listens, drains when it is told to end, and drops silent clients."""
 
-import ctypes
 import math
 import socket
-from contextlib import suppress
 from time import monotonic
 from types import FrameType
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from paumer.memory import give_back_memory
 from paumer.serve.server import Limits, create_app
 from paumer.serve.service import Service
 
@@ -70,12 +69,6 @@ class _Server(uvicorn.Server):
         if self.idle_ticks == _IDLE_TICKS:
             give_back_memory()
         return await super().on_tick(counter)
-
-
-def give_back_memory() -> None:
-    """Let the system have what was freed, where malloc keeps it (glibc)."""
-    with suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def patient(seconds: float) -> type[H11Protocol]:

@@ -1,11 +1,10 @@
 """Images per second, latency and memory of pause configurations, in one interleaved run."""
 
-import ctypes
 import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from paumer.criteria import entropy
 from paumer.engines import make_engine
+from paumer.memory import give_back_memory
 from paumer.model.decoders import upsample
 from paumer.model.segmenter import NO_PAUSE, PausingSegmenter, pad_to_patches
 from paumer.pause_config import PauseConfig
@@ -287,8 +287,7 @@ def peak_memory(call: Callable[[], Any], device: torch.device) -> float | None:
         call()
         return float(torch.cuda.max_memory_allocated(device) - before) / 1e6
     try:
-        with suppress(AttributeError):  # Freed memory goes back first, where the C library can.
-            ctypes.CDLL(None).malloc_trim(0)
+        give_back_memory()
         # Writing 5 makes Linux forget the process's highest resident size so far.
         Path("/proc/self/clear_refs").write_text("5")
         before = _status_kilobytes("VmRSS")

@@ -25,6 +25,7 @@ from paumer.data.labels import paint
 from paumer.data.transforms import TrainTransform
 from paumer.disk import replace_file
 from paumer.media import contact_sheet, overlay, write_image
+from paumer.memory import keep_memory
 from paumer.model.segmenter import PausingSegmenter, build_model
 from paumer.model.weights import load_model, load_tensors
 from paumer.options import TrainOptions, parse_size, parse_span
@@ -315,6 +316,7 @@ def _fit(
     metrics = MetricsFile(options.out / "metrics.csv", until=start)
     keeper = Keeper(options, validation, metrics, say)
     trainer = _trainer(options, keeper, options.steps - start)
+    keep_memory()  # Every step needs what the last one freed.
     crops = Crops(
         training, make_transform(options, network), options.batch, options.seed, _bad_list(options)
     )

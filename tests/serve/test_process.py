@@ -1,11 +1,7 @@
 import asyncio
-import ctypes
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-import pytest
 import uvicorn
 
 from paumer.serve import process
@@ -38,21 +34,3 @@ def test_memory_is_given_back_once_in_every_long_pause(monkeypatch):
     assert len(calls) == 1
     ticks(1)
     assert len(calls) == 2
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_what_was_freed_between_live_things_goes_back():
-    if not hasattr(ctypes.CDLL(None), "malloc_trim"):
-        pytest.skip("this malloc has no malloc_trim")
-
-    def resident():
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-    blocks = [bytes(2**16) for _ in range(1600)]  # 100 MB.
-    blocks = [bytearray(block) for block in blocks]
-    kept = blocks[::16]
-    del blocks
-    full = resident()
-    process.give_back_memory()
-    assert full - resident() > 50 * 2**20
-    assert len(kept) == 100

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -60,3 +62,13 @@ def test_paused_patches_are_not_learnt_from_again(task, batch):
 def test_draws_follow_the_options(task):
     drawn = {len(task.draw(step).stages) for step in range(20)}
     assert drawn == {1, 2}
+
+
+def test_in_bf16_on_a_cpu_attention_is_plain_products_and_says_the_same(task, batch):
+    expected = losses(task, batch, "none").main.item()
+    task.options = replace(task.options, precision="bf16")
+    cpu, bf16 = torch.profiler.ProfilerActivity.CPU, torch.autocast("cpu", torch.bfloat16)
+    with torch.profiler.profile(activities=[cpu]) as profile, task.attention(), bf16:
+        found = losses(task, batch, "none").main.item()
+    assert found == pytest.approx(expected, rel=0.01)
+    assert not any("flash" in event.key for event in profile.key_averages())
