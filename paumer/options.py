@@ -232,6 +232,10 @@ class TrainOptions:
     distil: float = 0.0
     """Weight of a loss that draws the paused prediction to the network's own unpaused one."""
 
+    exits: float = 0.0
+    """Share of the steps in which paused patches exit early: the auxiliary head has the last word
+    on them, and the decoder learns to work on the others alone."""
+
     rejoin: int | None = None
     """Run this block and those after it on all patches, paused ones too, such as 12 for the last
     of 12 (default: paused patches go straight to the decoder)."""

@@ -419,6 +419,8 @@ def check_options(options: TrainOptions, network: PausingSegmenter) -> None:
         raise ValueError(
             f"class_weights is {options.class_weights:g}: give a power from 0 (all alike) to 1"
         )
+    if not 0 <= options.exits <= 1:
+        raise ValueError(f"exits is {options.exits:g}: give a share of the steps from 0 to 1")
     if options.workers < 0 or (options.val_pictures or 1) < 1:
         raise ValueError("workers must be 0 or more and val_pictures 1 or more")
     world = options.devices * options.nodes
@@ -439,7 +441,7 @@ def check_options(options: TrainOptions, network: PausingSegmenter) -> None:
     if not options.val_pause:
         raise ValueError("val_pause is empty: name at least one configuration, such as none")
     for pause in parse_pauses(options.val_pause):
-        network.check(pause, early_exit=False)
+        network.check(pause, early_exit=options.exits > 0)
     if options.stride and not options.window:
         raise ValueError(f"a stride of {options.stride} means nothing without a window: give both")
     Inference(window=options.window, stride=options.stride)

@@ -91,7 +91,8 @@ class TrainTask(lightning.LightningModule):
             part = slice(begin, begin + size)
             criterion = self.criterion(batch, begin)
             with self.attention():
-                losses = self.losses(batch.images[part], batch.labels[part], pause, criterion)
+                images, labels = batch.images[part], batch.labels[part]
+                losses = self.losses(images, labels, pause, criterion, self.exits(step))
             extra = options.aux_weight * losses.aux + options.distil * losses.distil
             loss = (losses.main + extra) * share
             if not torch.isfinite(loss):
@@ -122,6 +123,10 @@ class TrainTask(lightning.LightningModule):
             return NO_PAUSE
         return PauseConfig.draw(self.options.seed, step, self.ranges, self.options.stages)
 
+    def exits(self, step: int) -> bool:
+        """Whether paused patches exit early in this step, the same on every process."""
+        return mix(self.options.seed, step, 11) < self.options.exits * 2**63
+
     def criterion(self, batch: Batch, begin: int) -> Criterion:
         """Who pauses of the pictures from ``begin`` on."""
         if self.options.criterion != "random":
@@ -138,10 +143,11 @@ class TrainTask(lightning.LightningModule):
         labels: Int[Tensor, "b h w"],
         pause: PauseConfig,
         criterion: Criterion,
+        early_exit: bool = False,
     ) -> Losses:
         """Cross entropies summed over pixels: main decoder and auxiliary head."""
         if self.options.learn == "all":
-            prediction = self.network(images, pause, criterion, full_size=False)
+            prediction = self.network(images, pause, criterion, early_exit, full_size=False)
             main = self._cross_entropy(self._enlarge_grid(prediction.logits, labels), labels)
             aux = self._aux_loss(prediction.stages, prediction.grid, labels)
             if not self.options.distil or not pause:

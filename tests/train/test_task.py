@@ -64,6 +64,16 @@ def test_draws_follow_the_options(task):
     assert drawn == {1, 2}
 
 
+def test_a_share_of_the_steps_exits_early(task, batch):
+    task.options = replace(task.options, exits=0.3)
+    assert 200 < sum(task.exits(step) for step in range(1000)) < 400
+    task.options = replace(task.options, distil=0.0)
+    images, labels = batch
+    pause = PauseConfig.parse("2:0.6")
+    task.losses(images, labels, pause, entropy, early_exit=True).main.backward()
+    assert task.network.aux_head.weight.grad.abs().sum() > 0
+
+
 def test_in_bf16_on_a_cpu_attention_is_plain_products_and_says_the_same(task, batch):
     expected = losses(task, batch, "none").main.item()
     task.options = replace(task.options, precision="bf16")
