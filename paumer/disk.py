@@ -2,7 +2,14 @@
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks.
+    fcntl = None  # type: ignore[assignment]
 
 
 def replace_file(path: Path, content: bytes | memoryview) -> None:
@@ -33,6 +40,23 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def alone_in(directory: Path) -> Iterator[None]:
+    """Have a directory to this process; raise if another one says so of it and lives.
+
+    Its children do not count, so that the lock goes with the process however it ends.
+    """
+    with open(directory / ".lock", "w") as file:
+        if fcntl is not None:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError) as error:
+                raise BlockingIOError(
+                    f'another process is at work in "{directory}": wait for it, or stop it first'
+                ) from error
+        yield
 
 
 def usual_mode() -> int:

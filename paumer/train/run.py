@@ -7,6 +7,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from torch import Tensor
 from paumer.data.datasets import Dataset, open_dataset
 from paumer.data.labels import paint
 from paumer.data.transforms import TrainTransform
-from paumer.disk import replace_file
+from paumer.disk import alone_in, replace_file
 from paumer.media import contact_sheet, overlay, write_image
 from paumer.memory import keep_memory
 from paumer.model.segmenter import PausingSegmenter, build_model
@@ -301,6 +302,19 @@ _PUP_TINY: dict[str, float] = {"channels": 192, "depth": 2, "scale": 4}
 
 
 def _fit(
+    options: TrainOptions,
+    network: PausingSegmenter,
+    training: Dataset,
+    validation: Dataset,
+    start: int,
+    state: dict[str, Any] | None,
+    say: Say,
+) -> Path:
+    with alone_in(options.out) if _is_first() else nullcontext():
+        return _fit_alone(options, network, training, validation, start, state, say)
+
+
+def _fit_alone(
     options: TrainOptions,
     network: PausingSegmenter,
     training: Dataset,

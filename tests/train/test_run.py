@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -260,6 +261,24 @@ def test_a_dead_worker_is_reported(tiny, tmp_path, monkeypatch):
 def test_a_run_is_never_overwritten(tiny, whole):
     with pytest.raises(ValueError, match="exists: name another --out, or go on with --resume"):
         run.train(replace(tiny, out=whole))
+
+
+def test_a_run_that_is_being_trained_is_left_alone(tiny, tmp_path, monkeypatch):
+    directory = run.train(replace(tiny, out=tmp_path / "run", steps=2))
+    (directory / "args.yaml").write_text(
+        (directory / "args.yaml").read_text().replace("steps: 2", "steps: 4")
+    )
+    before = (directory / "metrics.csv").read_bytes()
+
+    @contextmanager
+    def taken(directory):
+        raise BlockingIOError(f'another process is at work in "{directory}"')
+        yield
+
+    monkeypatch.setattr(run, "alone_in", taken)
+    with pytest.raises(BlockingIOError, match="another process"):
+        run.resume(directory)
+    assert (directory / "metrics.csv").read_bytes() == before
 
 
 def test_a_finished_run_is_left_alone(whole):
