@@ -5,8 +5,8 @@
 One seed and 320 steps each, from where benchmarks/evidence.py's runs start. The paper's studies:
 weight of the auxiliary loss, range of shares, where training starts, other decoders, a head for
 every block. And what might close the gap: several pauses in a step, a loss towards the unpaused
-prediction, the last block on all patches, the mean of the paused ones as context, a head that
-normalises.
+prediction, early exit in training, the last block on all patches, the mean of the paused ones as
+context, a head that normalises.
 """
 
 import argparse
@@ -35,6 +35,9 @@ STUDIES = {
     "block-heads": (PLAIN, "--learn", "block-heads"),
     "stages": (HEAD, "--stages", 3),
     "distil": (HEAD, "--distil", 0.5),
+    "exits": (HEAD, "--exits", 0.5),
+    "stages-exits": (HEAD, "--stages", 3, "--exits", 0.5),
+    "early-stages-exits": (HEAD, "--ranges", "2-9:0.2-0.6", "--stages", 4, "--exits", 0.5),
     "rejoin": (HEAD, "--rejoin", 12),
     "context": (HEAD, "--context"),
     "aux-norm": ("segmenter-aux-norm",),
@@ -46,9 +49,9 @@ PLANS = record.first_plans(arguments) | {
 PLANS["segmenter-aux-norm"] = record.Plan(PLAIN, "recipes/camvid-aux.yaml", ("--aux-norm",))
 kept = record.Record(arguments, PLANS)
 GRID = ["none", "3:0.4", "5:0.6", "4:0.6", "3:0.4,5:0.4", "3:0.4,5:0.4,7:0.4"]
-GRID += ["3:0.5,5:0.4,7:0.4", "3:0.6,5:0.5"]
-EXITS = ["none", "4:0.6", "5:0.7", "3:0.4,5:0.4", "3:0.4,5:0.4,7:0.4", "3:0.5,5:0.5"]
-EXITS += ["3:0.4,5:0.4,8:0.8", "3:0.5,5:0.4,8:0.8"]
+GRID += ["3:0.4,4:0.4,6:0.4", "3:0.5,4:0.35,7:0.3", "2:0.2,3:0.3,4:0.35,7:0.3"]
+EXITS = ["none", "4:0.6", "5:0.7", "3:0.4,5:0.4", "3:0.4,5:0.4,7:0.4", "3:0.4,4:0.3,7:0.4"]
+EXITS += ["3:0.5,5:0.4,8:0.8", "3:0.5,4:0.35,6:0.3,8:0.5", "2:0.3,3:0.3,4:0.35,6:0.3,8:0.5"]
 
 
 def study(title):
