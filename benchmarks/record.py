@@ -1,5 +1,6 @@
 """Train runs and measure them; each finished run's small files are kept, and done work skipped."""
 
+import math
 import os
 import re
 import shutil
@@ -30,7 +31,8 @@ def add_arguments(parser):
 
 def first_plans(arguments):
     """A plain Segmenter in two legs, and an auxiliary head that is trained alone on it."""
-    alone = ("--devices", arguments.jobs)  # Nothing else can run before these are done.
+    # Nothing else can run before these are done; they have 8 and 4 pictures a step to share.
+    alone = ("--devices", math.gcd(arguments.jobs, 4))
     return {
         "segmenter-first": Plan(arguments.init, "recipes/camvid-segmenter.yaml", alone),
         "segmenter": Plan("segmenter-first", "recipes/camvid-segmenter-whole.yaml", alone),
@@ -39,10 +41,9 @@ def first_plans(arguments):
 
 
 def paumer(*words):
-    """Run a command of paumer with one thread, and memory kept between steps."""
+    """Run a command of paumer with one thread."""
     command = [sys.executable, "-m", "paumer", *map(str, words)]
-    keep = dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), "8000000000")
-    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1", **keep})
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 class Record:

@@ -1,5 +1,6 @@
-"""Files that are either the old or the new, never half of one."""
+"""Files that are either the old or the new, and directories with one process at work in them."""
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -42,17 +43,22 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
 @contextmanager
 def alone_in(directory: Path) -> Iterator[None]:
-    """Have a directory to this process; raise if another one says so of it and lives.
+    """Hold a directory for this process; raise if another living process holds it.
 
-    Its children do not count, so that the lock goes with the process however it ends.
+    Children do not hold it, so that it is free however the process ends. Where a file system knows
+    no locks, nothing is held.
     """
     with open(directory / ".lock", "w") as file:
-        if fcntl is not None:
-            try:
+        try:
+            if fcntl is not None:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError) as error:
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
                 raise BlockingIOError(
                     f'another process is at work in "{directory}": wait for it, or stop it first'
                 ) from error

@@ -4,7 +4,7 @@ import ctypes
 from contextlib import suppress
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # Of mallopt, from malloc.h.
-_MOST = 2**31 - 1
+_MOST, _MOST_BEFORE = 2**31 - 1, 2**25  # The C libraries before 2.35 take no more.
 
 
 def keep_memory() -> None:
@@ -15,7 +15,7 @@ def keep_memory() -> None:
     with suppress(AttributeError, OSError, TypeError):
         library = ctypes.CDLL(None)
         library.mallopt(_TRIM_THRESHOLD, _MOST)
-        library.mallopt(_MMAP_THRESHOLD, _MOST)
+        library.mallopt(_MMAP_THRESHOLD, _MOST) or library.mallopt(_MMAP_THRESHOLD, _MOST_BEFORE)
 
 
 def give_back_memory() -> None:

@@ -4,7 +4,9 @@ import functools
 import importlib
 import os
 import socket
+import subprocess
 import sys
+from contextlib import contextmanager
 
 import beartype.typing  # noqa: F401 (named in the hook below)
 import hypothesis
@@ -221,3 +223,26 @@ def two_processes():
         assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
 
     return give
+
+
+HOLD = "import pathlib, sys; from paumer.disk import alone_in\n"
+HOLD += "with alone_in(pathlib.Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def in_another_process():
+    """A function that has a directory held by another process while its context lasts."""
+    if sys.platform == "win32":
+        pytest.skip("no locks there")
+
+    @contextmanager
+    def hold(directory):
+        command, pipe = [sys.executable, "-c", HOLD, str(directory)], subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+            try:
+                assert process.stdout.readline() == "held\n"
+                yield
+            finally:
+                process.kill()
+
+    return hold

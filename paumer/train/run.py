@@ -7,7 +7,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from paumer.data.transforms import TrainTransform
 from paumer.disk import alone_in, replace_file
 from paumer.media import contact_sheet, overlay, write_image
 from paumer.memory import keep_memory
-from paumer.model.segmenter import PausingSegmenter, build_model
+from paumer.model.segmenter import NO_PAUSE, PausingSegmenter, build_model
 from paumer.model.weights import load_model, load_tensors
 from paumer.options import TrainOptions, parse_size, parse_span
 from paumer.pause_config import parse_pauses, parse_ranges
@@ -59,12 +59,19 @@ def train(options: TrainOptions, say: Say = lambda _: None) -> Path:
         content = yaml.safe_dump(_plain(options), sort_keys=False)
         replace_file(options.out / "args.yaml", content.encode())
         replace_file(options.out / "env.json", json.dumps(machine(), indent=2).encode())
-    return _fit(options, network, training, validation, 0, None, say)
+    with _alone(options.out):
+        return _fit(options, network, training, validation, 0, None, say)
 
 
 def resume(directory: Path, say: Say = lambda _: None) -> Path:
     """Go on with a run from its newest checkpoint, exactly as if it had not stopped."""
     options = read_options(directory)
+    with _alone(directory):
+        return _go_on(options, say)
+
+
+def _go_on(options: TrainOptions, say: Say) -> Path:
+    directory = options.out
     training, validation = _open(options, "train"), _open(options, "val")
     network = initial_network(replace(options, init=_offline(options.init)), training)
     check_options(options, network)
@@ -79,6 +86,11 @@ def resume(directory: Path, say: Say = lambda _: None) -> Path:
         return directory
     say(f"going on from step {step} of {options.steps}")
     return _fit(options, network, training, validation, step, state, say)
+
+
+def _alone(directory: Path) -> AbstractContextManager[None]:
+    """The run directory is held by the process that looks after it."""
+    return alone_in(directory) if _is_first() else nullcontext()
 
 
 def read_options(directory: Path) -> TrainOptions:
@@ -310,19 +322,6 @@ def _fit(
     state: dict[str, Any] | None,
     say: Say,
 ) -> Path:
-    with alone_in(options.out) if _is_first() else nullcontext():
-        return _fit_alone(options, network, training, validation, start, state, say)
-
-
-def _fit_alone(
-    options: TrainOptions,
-    network: PausingSegmenter,
-    training: Dataset,
-    validation: Dataset,
-    start: int,
-    state: dict[str, Any] | None,
-    say: Say,
-) -> Path:
     weights = class_weights(training, options) if options.class_weights else None
     task = TrainTask(network, options, parse_ranges(options.ranges), weights)
     if state is not None:
@@ -330,13 +329,15 @@ def _fit_alone(
     metrics = MetricsFile(options.out / "metrics.csv", until=start)
     keeper = Keeper(options, validation, metrics, say)
     trainer = _trainer(options, keeper, options.steps - start)
-    keep_memory()  # Every step needs what the last one freed.
+    kind = trainer.accelerator.name()
+    if kind == "cpu":
+        keep_memory()  # Every step needs what the last one freed.
     crops = Crops(
         training, make_transform(options, network), options.batch, options.seed, _bad_list(options)
     )
     rank, world = trainer.global_rank, trainer.world_size
     places = StepBatches(start, options.steps, options.batch, rank, world)
-    loader = make_loader(crops, places, options.workers, trainer.accelerator.name() == "cuda")
+    loader = make_loader(crops, places, options.workers, kind == "cuda")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Lightning's advice; ours to follow or not.
         try:
@@ -435,6 +436,10 @@ def check_options(options: TrainOptions, network: PausingSegmenter) -> None:
         )
     if not 0 <= options.exits <= 1:
         raise ValueError(f"exits is {options.exits:g}: give a share of the steps from 0 to 1")
+    if options.exits and (options.criterion == "none" or options.learn != "all"):
+        raise ValueError("exits means nothing where no patches pause in training: leave it out")
+    if options.exits:
+        network.check(NO_PAUSE, early_exit=True)
     if options.workers < 0 or (options.val_pictures or 1) < 1:
         raise ValueError("workers must be 0 or more and val_pictures 1 or more")
     world = options.devices * options.nodes
@@ -455,7 +460,7 @@ def check_options(options: TrainOptions, network: PausingSegmenter) -> None:
     if not options.val_pause:
         raise ValueError("val_pause is empty: name at least one configuration, such as none")
     for pause in parse_pauses(options.val_pause):
-        network.check(pause, early_exit=options.exits > 0)
+        network.check(pause, early_exit=False)
     if options.stride and not options.window:
         raise ValueError(f"a stride of {options.stride} means nothing without a window: give both")
     Inference(window=options.window, stride=options.stride)
@@ -486,5 +491,5 @@ def _plain(options: TrainOptions) -> dict[str, Any]:
 
 def _is_first() -> bool:
     """Whether this is the process that looks after the run directory."""
-    names = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
-    return next((int(os.environ[name]) == 0 for name in names if name in os.environ), True)
+    names = ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK")
+    return all(int(os.environ.get(name, 0)) == 0 for name in names)

@@ -1,8 +1,8 @@
 """The loss, the random block and share, optimiser and schedule (paper, section 3.2)."""
 
 import copy
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,12 +110,20 @@ class TrainTask(lightning.LightningModule):
         self.step = step + 1
         self.log_dict({"loss": main, "aux_loss": aux}, prog_bar=True, logger=False)
 
-    def attention(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def attention(self) -> Iterator[None]:
         """How attention is computed: in bf16 on a CPU, plain products train faster than fused."""
-        if self.options.precision == "bf16" and self.device.type == "cpu":
-            torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # Of the CPU as well.
-            return sdpa_kernel(SDPBackend.MATH)
-        return nullcontext()
+        if self.options.precision != "bf16" or self.device.type != "cpu":
+            yield
+            return
+        settings = torch.backends.cuda  # Of the CPU as well.
+        before = settings.fp16_bf16_reduction_math_sdp_allowed()  # type: ignore[no-untyped-call]
+        settings.allow_fp16_bf16_reduction_math_sdp(True)
+        try:
+            with sdpa_kernel(SDPBackend.MATH):
+                yield
+        finally:
+            settings.allow_fp16_bf16_reduction_math_sdp(before)
 
     def draw(self, step: int) -> PauseConfig:
         """This step's pause configuration, the same on every process."""

@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import time
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -263,22 +262,46 @@ def test_a_run_is_never_overwritten(tiny, whole):
         run.train(replace(tiny, out=whole))
 
 
-def test_a_run_that_is_being_trained_is_left_alone(tiny, tmp_path, monkeypatch):
+def test_a_run_that_is_being_trained_is_left_alone(tiny, tmp_path, in_another_process):
     directory = run.train(replace(tiny, out=tmp_path / "run", steps=2))
-    (directory / "args.yaml").write_text(
-        (directory / "args.yaml").read_text().replace("steps: 2", "steps: 4")
-    )
-    before = (directory / "metrics.csv").read_bytes()
-
-    @contextmanager
-    def taken(directory):
-        raise BlockingIOError(f'another process is at work in "{directory}"')
-        yield
-
-    monkeypatch.setattr(run, "alone_in", taken)
-    with pytest.raises(BlockingIOError, match="another process"):
+    options = directory / "args.yaml"
+    options.write_text(options.read_text().replace("steps: 2", "steps: 4"))
+    refused = pytest.raises(BlockingIOError, match="another process is at work")
+    with in_another_process(directory), refused:
         run.resume(directory)
-    assert (directory / "metrics.csv").read_bytes() == before
+    assert run.resume(directory) == directory
+
+
+@pytest.mark.parametrize(
+    ("environment", "first"),
+    [
+        ({}, True),
+        ({"RANK": "0", "LOCAL_RANK": "0"}, True),
+        ({"RANK": "2", "LOCAL_RANK": "0"}, False),
+        ({"SLURM_PROCID": "0", "LOCAL_RANK": "1"}, False),
+        ({"NODE_RANK": "1"}, False),
+    ],
+)
+def test_one_process_looks_after_the_directory(monkeypatch, environment, first):
+    for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert run._is_first() is first
+
+
+def test_steps_exit_early_and_attend_as_they_are_told(tiny, tmp_path, monkeypatch):
+    seen, forward = [], PausingSegmenter.forward
+
+    def spy(self, images, pause, criterion, early_exit=False, full_size=True):
+        seen.append((early_exit, torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()))
+        return forward(self, images, pause, criterion, early_exit, full_size)
+
+    monkeypatch.setattr(PausingSegmenter, "forward", spy)
+    before = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+    run.train(replace(tiny, out=tmp_path / "run", steps=2, exits=1.0, precision="bf16"))
+    assert seen == [(True, True)] * 2
+    assert torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed() == before
 
 
 def test_a_finished_run_is_left_alone(whole):
@@ -304,6 +327,10 @@ def test_a_finished_run_is_left_alone(whole):
         ({"scale": "junk"}, "junk"),
         ({"batch": 3, "devices": 2}, "cannot be shared by 2"),
         ({"workers": -1}, "workers"),
+        ({"exits": 1.5}, "exits is 1.5"),
+        ({"exits": 0.5, "criterion": "none"}, "exits means nothing"),
+        ({"exits": 0.5, "decoder": "pup"}, "early exit is not possible"),
+        ({"exits": 0.5, "val_pause": ("6:0.4",)}, "after block 6"),
         ({"batch": 3, "devices": 1, "data": "nowhere"}, "nowhere"),
     ],
 )
