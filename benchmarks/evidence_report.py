@@ -71,23 +71,21 @@ if oracle := results.tallies("paumer", f"{split}-oracle"):
 print("What was asked:\n")
 gap = difference(paumer["none"], base)
 print(f"- Unpaused, against plain continued: {in_words(gap)}")
-for early, tallies, measured in ((False, paumer, speed), (True, leave, exit_speed)):
-    title = "val-exit" if early else "val"
-    seeds = results.measurements("paumer", title, measured) if measured else []
-    if not seeds:
-        continue
-    how = "early exit" if early else "pausing"
-    for factor in (1.5, 2.0, 2.5, 3.0):
+KINDS = {
+    "pausing": ("paumer", "val", paumer, speed),
+    "early exit": ("paumer", "val-exit", leave, exit_speed),
+    "random pausing": ("random", "val", random, speed),
+}
+for how, (kind, title, tallies, measured) in KINDS.items():
+    seeds = results.measurements(kind, title, measured) if measured else []
+    for factor in (1.5, 2.0, 2.5, 3.0) if seeds and tallies else ():
         chosen, met = choose(seeds[0], Budget(speed_up=factor))
         pause = str(chosen.pause)
         if not met:
             print(f"- {factor}x, {how}: none is that fast (fastest {chosen.speed_up:.2f}x)")
-            continue
-        words = in_words(difference(tallies[pause], base))
-        print(f"- {factor}x, {how}: `{pause}` ({chosen.speed_up:.2f}x): {words}", end="")
-        if not early and pause in random:
-            print(f"; random pausing {in_words(difference(random[pause], base))}", end="")
-        print()
+            break
+        said = in_words(difference(tallies[pause], base)) if pause in tallies else "not measured"
+        print(f"- {factor}x, {how}: `{pause}` ({chosen.speed_up:.2f}x): {said}")
 paper = [str(pause) for pause in PAPER_CONFIGS if str(pause) in random]
 leads = {pause: difference(paumer[pause], random[pause]) for pause in paper}
 ahead = [pause for pause, (found, _, _) in leads.items() if found > 0]
