@@ -64,7 +64,7 @@ rows = [
 ]
 if rows:
     table(["early exit", "speed", "multiply-adds", "entropy", *LOST], rows)
-if oracle := results.tallies("paumer", f"{split}-oracle"):
+if oracle := results.tallies("paumer-0", f"{split}-oracle"):
     rows = [[f"`{p}`", f"{mean(i):.2f}", f"{mean(paumer[p][:1]):.2f}"] for p, i in oracle.items()]
     table(["pause, seed 0", "who is right already pauses", "entropy"], rows)
 
