@@ -37,6 +37,10 @@ EXIT = [
     "3:0.5,5:0.4,8:0.8",
 ]
 EXIT += ["3:0.5,4:0.35,6:0.3,8:0.5", "2:0.3,3:0.3,4:0.35,6:0.3,8:0.5"]
+# The auxiliary head is nearly as good after block 9 as the whole network: almost all leave there.
+LATE = ["9:0.95", "8:0.95", "5:0.6,9:0.95", "4:0.6,9:0.95", "3:0.4,5:0.4,9:0.95"]
+LATE += ["3:0.4,4:0.3,7:0.4,9:0.95", "2:0.2,3:0.3,4:0.35,9:0.95", "2:0.2,3:0.3,4:0.35,8:0.95"]
+LATE += ["2:0.2,3:0.3,4:0.35,7:0.4,9:0.95"]
 # What that says is best for a speed: random pausing, and all seeds on test.
 CHOSEN = ["3:0.4,4:0.4,6:0.4", "3:0.5,4:0.35,7:0.3", "2:0.2,3:0.3,4:0.35,7:0.3"]
 RUNS = [(kind, seed) for seed in range(arguments.seeds) for kind in KINDS]
@@ -63,7 +67,9 @@ def branch(kind, seed):
         more = BEYOND if kind == "paumer" and split == "val" else CHOSEN
         kept.measure(*common, "paper", *more, "--criterion", KINDS[kind])
         if kind == "paumer":
-            kept.measure(name, f"{split}-exit", "--split", split, "--grid", *EXIT, "--early-exit")
+            for title, grid in (("exit", EXIT), ("late", LATE)):
+                how = ["--split", split, "--grid", *grid, "--early-exit"]
+                kept.measure(name, f"{split}-{title}", *how)
         if kind == "paumer" and seed == 0 and split == "val":
             how = ["--grid", "paper", "--criterion", "oracle"]
             kept.measure(name, "val-oracle", "--split", "val", *how)

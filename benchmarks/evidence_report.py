@@ -28,7 +28,7 @@ results, split = Results(arguments.results, arguments.seeds), arguments.split
 
 start = results.tallies("segmenter", split)
 plain, paumer, random = (results.tallies(kind, split) for kind in ("plain", "paumer", "random"))
-leave = results.tallies("paumer", f"{split}-exit")
+leave, late = (results.tallies("paumer", f"{split}-{title}") for title in ("exit", "late"))
 if not (plain and paumer and start):
     parser.error(f'not all runs are in "{arguments.results}": run benchmarks/evidence.py first')
 speed = results.speeds("speed.json")
@@ -60,7 +60,7 @@ head = ["pause", "speed", "multiply-adds", "entropy", *LOST, "random", "entropy 
 table(head, rows)
 rows = [
     [f"`{pause}`", *timed(pause, exit_speed), spread(items), *against(items)]
-    for pause, items in leave.items()
+    for pause, items in (leave | late).items()
 ]
 if rows:
     table(["early exit", "speed", "multiply-adds", "entropy", *LOST], rows)
@@ -74,6 +74,7 @@ print(f"- Unpaused, against plain continued: {in_words(gap)}")
 KINDS = {
     "pausing": ("paumer", "val", paumer, speed),
     "early exit": ("paumer", "val-exit", leave, exit_speed),
+    "late exit": ("paumer", "val-late", late, exit_speed),
     "random pausing": ("random", "val", random, speed),
 }
 for how, (kind, title, tallies, measured) in KINDS.items():
@@ -101,6 +102,7 @@ if speed:
         "entropy": results.mean_measurements("paumer", split, speed),
         "random": results.mean_measurements("random", split, speed),
         "early exit": results.mean_measurements("paumer", f"{split}-exit", exit_speed),
+        "late exit": results.mean_measurements("paumer", f"{split}-late", exit_speed),
     }
     reference = baseline(results.mean_measurements("plain", split, speed))
     series = {name: items for name, items in series.items() if len(items) > 1}

@@ -55,7 +55,6 @@ EXITS = ["none", "4:0.6", "9:0.95", "5:0.6,9:0.95", "4:0.6,9:0.95", "3:0.4,4:0.3
 EXITS += ["2:0.2,3:0.3,4:0.35,9:0.95"]
 
 
-
 def study(title):
     """One run and its numbers on val."""
     name = f"study-{title}"

@@ -1,4 +1,4 @@
-"""Print what results/ says of the studies: one table, each against the plain run of its decoder.
+"""Print what results/ says of the studies, each against the plain run of its decoder, and draw it.
 
     python benchmarks/studies_report.py
 
@@ -12,11 +12,13 @@ from pathlib import Path
 
 from reading import Results, mean, table
 
+from paumer.study.paper_figures import draw_tradeoff
 from paumer.study.tradeoff import baseline, skyline, spline
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--results", type=Path, default=Path("results"))
 parser.add_argument("--split", default="val")
+parser.add_argument("--out", type=Path, default=Path("out/studies"))
 arguments = parser.parse_args()
 results, split = Results(arguments.results, 0), arguments.split
 SPEEDS = (1.5, 2.0, 2.5, 3.0)
@@ -41,7 +43,7 @@ def lost(items, none, base):
     return ["" if value is None else f"{100 * value - base:+.2f}" for value in values]
 
 
-rows = []
+rows, measured = [], {}
 for folder in sorted(arguments.results.glob("study-*")):
     study, title = folder.name, folder.name.removeprefix("study-")
     if "plain" in title or not (folder / f"{split}.npz").exists():
@@ -55,9 +57,22 @@ for folder in sorted(arguments.results.glob("study-*")):
     base = mean(counted["none"])
     items = results.mean_measurements(study, split, timed)
     none = baseline(items)
+    measured[title] = items
     exits = results.mean_measurements(study, f"{split}-exit", speeds(study, "speed-exit.json"))
     own = 100 * none.miou
     row = [title, f"{base:.2f}", f"{own:.2f}", f"{own - base:+.2f}", *lost(items, none, base)]
     rows.append([*row, *(lost(exits, none, base) if exits else [""] * len(SPEEDS))])
 names = [f"{speed:g}x" for speed in SPEEDS]
 table(["study", "plain", "unpaused", "lost", *names, *(f"exit {n}" for n in names)], rows)
+
+FIGURES = {
+    "aux-weight": {"0.01": "aux-0.01", "0.1": "usual", "1": "aux-1"},
+    "range": {"0.2 to 0.8": "usual", "0 to 0.5": "range-low", "0 to 0.9": "range-wide"},
+    "initialisation": {"a trained Segmenter": "usual", "ImageNet": "imagenet"},
+    "decoder": {"mask": "usual", "linear": "linear", "SETR-PUP": "pup"},
+}
+for figure, lines in FIGURES.items():
+    if all(title in measured for title in lines.values()):
+        series = {name: measured[title] for name, title in lines.items()}
+        draw_tradeoff(series, arguments.out / f"{figure}-{split}")
+        print(f"wrote {arguments.out}/{figure}-{split}.png and .svg")
