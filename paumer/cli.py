@@ -51,8 +51,14 @@ def main() -> None:
         errors.print("interrupted")
         sys.exit(130)
     except (ValueError, OSError, ImportError) as error:
-        complain(str(error))
+        complain(_in_words(error))
         sys.exit(2)
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
+        return f'"{error.filename}": a file is where a folder should be'
+    return str(error)
 
 
 def _with_recipe(tokens: list[str]) -> list[str]:

@@ -1,16 +1,19 @@
 """Many pictures: read, segmented and written all at once, one broken one not stopping the rest."""
 
+import hashlib
 import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from paumer import media
 from paumer.disk import replace_file
+from paumer.model.weights import fingerprint
 from paumer.predict import Inference, Predictor
 from paumer.segmentation import Segmentation
 from paumer.serve.governor import Governor
@@ -176,21 +179,41 @@ class Job:
             "size": [result.labels.shape[1], result.labels.shape[0]],
             "shares": {k: round(v, 6) for k, v in result.class_shares().items() if v},
             "files": [str(path.relative_to(self.out)) for path in paths],
-            "how": self._told(),
+            "how": self._told(source),
         }
 
     def _finished(self, source: Source, lines: dict[str, dict[str, Any]]) -> bool:
         line = lines.get(source.name)
-        if line is None or line.get("how") != self._told():
+        if line is None or line.get("how") != self._told(source):
             return False
         return all((self.out / name).is_file() for name in line.get("files", ["?"]))
 
-    def _told(self) -> str:
-        """In words, what the results depend on."""
+    def _told(self, source: Source) -> str:
+        """In words, what the results depend on: the options, the model, and the picture."""
         how = self.how
-        pause = "governed" if self.governor else f"{how.pause} {how.early_exit}"
+        pause = f"{how.pause} {how.early_exit}"
+        if self.governor:
+            rungs = (str(rung.point.pause) for rung in self.governor.rungs)
+            pause = f"{self.governor.target} {' '.join(rungs)}"
         sizes = f"{how.window} {how.stride} {how.short_side} {how.scales} {how.flip} {how.protect}"
-        return f"{pause} {sizes} {','.join(self.kinds)}"
+        said = f"{pause} {sizes} {','.join(self.kinds)} {self._model} {_version(source.path)}"
+        return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def _model(self) -> str:
+        predictor = self.predictor
+        weights = fingerprint(predictor.network.state_dict())
+        engine = f"{type(predictor.engine).__name__} {getattr(predictor.engine, 'runtime', '')}"
+        return f"{predictor.config} {engine} {weights}"
+
+
+def _version(path: Path) -> str:
+    """Which picture lies there: when it was written, and its size."""
+    try:
+        file = path.stat()
+    except OSError:  # It is gone, which only its reader needs to say.
+        return str(path)
+    return f"{path.resolve()} {file.st_size} {file.st_mtime_ns}"
 
 
 def _next_frame(frames: Iterator[media.Picture]) -> tuple[media.Picture, float] | None:

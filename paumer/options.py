@@ -121,7 +121,7 @@ class PredictOptions:
     """Side of sliding windows (default: as the model was trained)."""
 
     stride: int | None = None
-    """Distance between windows (default: the window less 32)."""
+    """Distance between windows (default: the window less 32, at least half of it)."""
 
     short_side: int | None = None
     """Scale pictures so that the shorter side is this long (default: as in training)."""
@@ -271,7 +271,7 @@ class TrainOptions:
     """Side of sliding windows at inference (default: the whole picture at once)."""
 
     stride: int | None = None
-    """Distance between windows (default: the window less 32)."""
+    """Distance between windows (default: the window less 32, at least half of it)."""
 
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """Optimiser; sgd has Nesterov momentum 0.9."""
@@ -365,7 +365,7 @@ class EvaluateOptions:
     """Side of sliding windows (default: as the model was trained)."""
 
     stride: int | None = None
-    """Distance between windows (default: the window less 32)."""
+    """Distance between windows (default: the window less 32, at least half of it)."""
 
     short_side: int | None = None
     """Scale pictures so that the shorter side is this long (default: as in training)."""

@@ -36,7 +36,8 @@ class Inference:
     """How pictures go through the network.
 
     ``window`` cuts a picture into overlapping squares of that side, ``stride`` apart (default:
-    the window less 32), whose logits are averaged, as Segmenter and mmsegmentation do.
+    the window less 32, at least half of it), whose logits are averaged, as Segmenter and
+    mmsegmentation do.
     ``short_side`` first scales the picture so that its shorter side is that long. What is None is
     as the model was trained. ``batch`` is how many pictures or windows of one size run together.
     At several ``scales`` (factors on the size), or with ``flip`` also mirrored, the probabilities
@@ -59,8 +60,8 @@ class Inference:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: give at least 1")
-        if not self.scales or min(self.scales) <= 0:
-            raise ValueError(f"scales are {self.scales}: give at least one, all above 0")
+        if not self.scales or not all(0 < scale < math.inf for scale in self.scales):
+            raise ValueError(f"scales are {self.scales}: give at least one, all above 0 and finite")
         if self.stride and self.window and self.stride > self.window:
             raise ValueError(
                 f"a stride of {self.stride} leaves gaps between windows of {self.window}: "
@@ -102,12 +103,13 @@ class Predictor:
             exits = options.pop("early_exit", point.early_exit)
             return Inference(pause=point.pause, early_exit=exits, **options)
         try:
-            return Inference(pause=PauseConfig.parse(pause), **options)
+            config = PauseConfig.parse(pause)
         except ValueError as error:
             if ":" in pause:
                 raise
             known = ", ".join(self.points) or "none"
             raise ValueError(f"{error}; operating points of this model: {known}") from None
+        return Inference(pause=config, **options)
 
     def predict(
         self, picture: Picture, pause: str | PauseConfig = NO_PAUSE, **options: Any
@@ -294,6 +296,11 @@ class _Plan:
         whole = _scaled(size, how.short_side)
         target = (max(1, int(whole[0] * scale + 0.5)), max(1, int(whole[1] * scale + 0.5)))
         if target != size:
+            if not 1 < target[0] * target[1] <= media.PIXEL_LIMIT:
+                raise ValueError(
+                    f"a picture of {size[1]}x{size[0]} pixels would be scaled to {target[1]}x"
+                    f"{target[0]}: give another short side or scale"
+                )
             # Smoothed when it gets smaller, as training crops are.
             pixels = F.interpolate(pixels[None], size=target, mode="bilinear", antialias=True)[0]
         if mirror:
@@ -403,7 +410,7 @@ def _starts(size: tuple[int, int], how: Inference) -> tuple[tuple[int, ...], tup
     """Where the windows of a picture begin, down and across."""
     if how.window is None:
         return (0,), (0,)
-    stride = how.stride or max(1, how.window - 32)
+    stride = how.stride or max((how.window + 1) // 2, how.window - 32)
     return anchors(size[0], how.window, stride), anchors(size[1], how.window, stride)
 
 

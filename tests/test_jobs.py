@@ -1,3 +1,4 @@
+import copy
 import json
 
 import numpy as np
@@ -72,6 +73,19 @@ def test_finished_pictures_are_passed_over(predictor, folder, tmp_path):
     assert job.run(sources).written == 1
     other = Job(predictor, Inference(pause=PauseConfig.parse("2:0.25")), tmp_path / "out")
     assert other.run(sources).written == 7
+
+
+def test_what_changed_since_is_segmented_again(predictor, folder, tmp_path):
+    predictor = Predictor(copy.deepcopy(predictor.network))
+    sources = find_sources([folder])
+    assert Job(predictor, HOW, tmp_path / "out").run(sources).written == 7
+    first, second = sources[0].path, sources[1].path
+    first.write_bytes(second.read_bytes())
+    outcome = Job(predictor, HOW, tmp_path / "out").run(sources)
+    assert (outcome.written, outcome.passed) == (1, 6)
+    with torch.no_grad():
+        predictor.network.aux_head.weight += 1
+    assert Job(predictor, HOW, tmp_path / "out").run(sources).written == 7
 
 
 def test_broken_pictures_do_not_stop_the_rest(predictor, folder, tmp_path):

@@ -1,4 +1,5 @@
 import json
+import math
 
 import numpy as np
 import pytest
@@ -151,12 +152,24 @@ def test_loading_reads_operating_points(predictor, tmp_path):
         ({"window": 0}, "window is 0"),
         ({"stride": 8}, "without a window"),
         ({"window": 8, "stride": 9}, "leaves gaps"),
-        ({"batch": 0}, "batch is 0"),
+        ({"batch": 0}, "^batch is 0: give at least 1$"),
+        ({"scales": (math.inf,)}, "scales are"),
+        ({"scales": (math.nan,)}, "scales are"),
+        ({"scales": (1e9,)}, "scaled to 8000000000x8000000000"),
+        ({"short_side": 1}, "8x8 pixels would be scaled to 1x1"),
     ],
 )
 def test_bad_options_are_named(predictor, options, message):
     with pytest.raises(ValueError, match=message):
         predictor.predict(picture(8, 8), **options)
+
+
+def test_small_windows_do_not_move_pixel_by_pixel(predictor, monkeypatch):
+    seen = []
+    monkeypatch.setattr("paumer.predict.anchors", lambda *given: seen.append(given) or (0,))
+    for window in (7, 40, 512):
+        predictor.predict(picture(8, 8), window=window)
+    assert [given[2] for given in seen[::2]] == [4, 20, 480]
 
 
 def test_pictures_that_are_none_are_refused(predictor):

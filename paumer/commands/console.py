@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,13 @@ def at_least_one(number: int, name: str) -> int:
     """The number, when it is at least one."""
     if number < 1:
         raise ValueError(f"{name} is {number}: give at least 1")
+    return number
+
+
+def above_zero(number: float, name: str) -> float:
+    """The number, when it is finite and above zero."""
+    if not 0 < number < math.inf:
+        raise ValueError(f"{name} is {number:g}: give a number above 0")
     return number
 
 

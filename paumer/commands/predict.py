@@ -3,7 +3,14 @@
 import sys
 from typing import TYPE_CHECKING
 
-from paumer.commands.console import at_least_one, complain, pick_device, progress_bar, say
+from paumer.commands.console import (
+    above_zero,
+    at_least_one,
+    complain,
+    pick_device,
+    progress_bar,
+    say,
+)
 from paumer.options import PredictOptions
 
 if TYPE_CHECKING:
@@ -70,16 +77,22 @@ def _inference(predictor: "Predictor", options: PredictOptions) -> "Inference":
 
 def _governor(predictor: "Predictor", options: PredictOptions) -> "Governor | None":
     """A governor over the model's operating points, if a rate or a latency is asked for."""
-    if options.target_fps is None and options.latency_ms is None:
+    rate, limit = options.target_fps, options.latency_ms
+    if rate is None and limit is None:
+        if options.min_miou is not None:
+            raise ValueError("--min-miou bounds what --target-fps and --latency-ms move: give one")
         return None
-    if options.target_fps is not None and options.latency_ms is not None:
+    if rate is not None and limit is not None:
         raise ValueError("--target-fps and --latency-ms say the same: give one of them")
     if options.pause != "none":
         raise ValueError("--pause fixes what --target-fps and --latency-ms would move: give one")
     from paumer.serve.governor import Governor, ladder
 
     floor = None if options.min_miou is None else options.min_miou / 100
-    asked = options.latency_ms / 1000 if options.latency_ms else 1 / (options.target_fps or 1)
+    if rate is not None:
+        asked = 1 / above_zero(rate, "target-fps")
+    else:
+        asked = above_zero(limit or 0.0, "latency-ms") / 1000
     return Governor(ladder(list(predictor.points.values()), floor), asked, dwell=1.0)
 
 

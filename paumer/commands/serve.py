@@ -1,8 +1,9 @@
 """`paumer serve`: an HTTP service that pauses more under load."""
 
+import math
 from pathlib import Path
 
-from paumer.commands.console import at_least_one, pick_device, say
+from paumer.commands.console import above_zero, at_least_one, pick_device, say
 from paumer.options import ServeOptions
 
 
@@ -19,15 +20,18 @@ def serve(options: ServeOptions = ServeOptions()) -> None:  # noqa: B008
 
     if options.threads is not None:
         torch.set_num_threads(at_least_one(options.threads, "threads"))
+    target = options.latency_ms
+    if target is not None:
+        target = above_zero(target, "latency-ms") / 1000
     limits = server.Limits(
-        body_bytes=int(options.max_mb * 2**20),
+        body_bytes=math.ceil(above_zero(options.max_mb, "max-mb") * 2**20),
         pixels=at_least_one(options.max_pixels, "max-pixels"),
-        seconds=options.body_seconds,
+        seconds=above_zero(options.body_seconds, "body-seconds"),
     )
     service = Service(
         load(options.model, pick_device(options.device)),
         name=Path(options.model).name,
-        target=None if options.latency_ms is None else options.latency_ms / 1000,
+        target=target,
         point=options.point,
         queue=at_least_one(options.queue, "queue"),
         batch=at_least_one(options.batch, "batch"),

@@ -18,6 +18,8 @@ _IDLE_TICKS = 50  # Of a tenth of a second: long enough not to happen between tw
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that takes connections; port 0 is any free one."""
+    if not 0 <= port <= 65535:
+        raise ValueError(f"port is {port}: give one from 0 to 65535")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=1024)

@@ -106,6 +106,8 @@ def create_app(service: Service, limits: Limits | None = None) -> FastAPI:
     }
     for path, endpoint in endpoints.items():
         app.get(path, response_model=None)(endpoint)
+    for path in ("/healthz", "/readyz"):  # Some balancers ask for the head alone.
+        app.head(path, include_in_schema=False)(endpoints[path])
 
     async def docs() -> Response:
         return HTMLResponse(_listing(app.openapi()))

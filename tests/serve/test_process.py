@@ -1,9 +1,12 @@
 import asyncio
+import sys
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import pytest
 import uvicorn
 
+from paumer.cli import main
 from paumer.serve import process
 from paumer.serve.service import Service
 
@@ -34,3 +37,22 @@ def test_memory_is_given_back_once_in_every_long_pause(monkeypatch):
     assert len(calls) == 1
     ticks(1)
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--latency-ms", "nan"), "latency-ms is nan"),
+        (("--latency-ms", "0"), "latency-ms is 0"),
+        (("--max-mb", "0"), "max-mb is 0"),
+        (("--body-seconds", "nan"), "body-seconds is nan"),
+        (("--port", "99999"), "port is 99999: give one from 0 to 65535"),
+    ],
+)
+def test_impossible_limits_are_named(monkeypatch, capsys, words, message):
+    monkeypatch.setattr(sys, "argv", ["paumer", "serve", *words])
+    monkeypatch.setattr(process, "run", Mock(side_effect=AssertionError("it runs")))
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err

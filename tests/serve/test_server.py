@@ -276,6 +276,7 @@ def test_what_is_told_of_the_service(serving, png):
     running = serving()
     get = running.client.get
     assert get("/healthz").json() == {"status": "alive"}
+    assert running.client.head("/healthz").status_code == 200
     assert get("/readyz").status_code == 200
     assert [p["name"] for p in get("/v1/model").json()["points"]] == ["whole", "middle", "quick"]
     running.segment(png())
