@@ -41,6 +41,9 @@ EXIT += ["3:0.5,4:0.35,6:0.3,8:0.5", "2:0.3,3:0.3,4:0.35,6:0.3,8:0.5"]
 LATE = ["9:0.95", "8:0.95", "5:0.6,9:0.95", "4:0.6,9:0.95", "3:0.4,5:0.4,9:0.95"]
 LATE += ["3:0.4,4:0.3,7:0.4,9:0.95", "2:0.2,3:0.3,4:0.35,9:0.95", "2:0.2,3:0.3,4:0.35,8:0.95"]
 LATE += ["2:0.2,3:0.3,4:0.35,7:0.4,9:0.95"]
+# The same where a patch is as needy as its neediest neighbour (results/tried-borders.jsonl).
+BORDERS = ["9:0.95", "5:0.4,9:0.95", "4:0.4,9:0.95", "3:0.2,4:0.3,9:0.95", "3:0.3,4:0.3,9:0.95"]
+BORDERS += ["2:0.1,3:0.25,4:0.3,9:0.95", "2:0.2,3:0.3,4:0.3,9:0.95"]
 # What that says is best for a speed: random pausing, and all seeds on test.
 CHOSEN = ["3:0.4,4:0.4,6:0.4", "3:0.5,4:0.35,7:0.3", "2:0.2,3:0.3,4:0.35,7:0.3"]
 RUNS = [(kind, seed) for seed in range(arguments.seeds) for kind in KINDS]
@@ -67,8 +70,9 @@ def branch(kind, seed):
         more = BEYOND if kind == "paumer" and split == "val" else CHOSEN
         kept.measure(*common, "paper", *more, "--criterion", KINDS[kind])
         if kind == "paumer":
-            for title, grid in (("exit", EXIT), ("late", LATE)):
+            for title, grid in (("exit", EXIT), ("late", LATE), ("borders", BORDERS)):
                 how = ["--split", split, "--grid", *grid, "--early-exit"]
+                how += ["--criterion", "borders"] if title == "borders" else []
                 kept.measure(name, f"{split}-{title}", *how)
         if kind == "paumer" and seed == 0 and split == "val":
             how = ["--grid", "paper", "--criterion", "oracle"]
