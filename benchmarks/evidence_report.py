@@ -64,6 +64,9 @@ rows = [
 ]
 if rows:
     table(["early exit", "speed", "multiply-adds", "entropy", *LOST], rows)
+if borders := results.tallies("paumer", f"{split}-borders"):
+    rows = [[f"`{p}`", spread(i), *against(i)] for p, i in borders.items()]
+    table(["late exit", "borders", *LOST], rows)
 if oracle := results.tallies("paumer-0", f"{split}-oracle"):
     rows = [[f"`{p}`", f"{mean(i):.2f}", f"{mean(paumer[p][:1]):.2f}"] for p, i in oracle.items()]
     table(["pause, seed 0", "who is right already pauses", "entropy"], rows)

@@ -37,7 +37,8 @@ def speeds(study, file):
 
 def lost(items, none, base):
     """Points below the base at each speed-up, as text."""
-    best = skyline([none, *items])
+    # The unpaused one counts also where a faster one is better.
+    best = [none, *(item for item in skyline(items) if item.pause)]
     points = [(item.images_per_second / none.images_per_second, item.miou) for item in best]
     values = [spline(points, speed) for speed in SPEEDS]
     return ["" if value is None else f"{100 * value - base:+.2f}" for value in values]
