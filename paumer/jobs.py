@@ -193,7 +193,8 @@ class Job:
         how = self.how
         pause = f"{how.pause} {how.early_exit}"
         if self.governor:
-            rungs = (str(rung.point.pause) for rung in self.governor.rungs)
+            points = (rung.point for rung in self.governor.rungs)
+            rungs = (f"{point.pause} {point.early_exit}" for point in points)
             pause = f"{self.governor.target} {' '.join(rungs)}"
         sizes = f"{how.window} {how.stride} {how.short_side} {how.scales} {how.flip} {how.protect}"
         said = f"{pause} {sizes} {','.join(self.kinds)} {self._model} {_version(source.path)}"

@@ -91,7 +91,7 @@ def test_a_video_becomes_a_video(model, tmp_path, capsys):
         (("STREETS", "--latency-ms", "0"), "latency-ms is 0"),
         (("STREETS", "--latency-ms", "nan"), "latency-ms is nan"),
         (("STREETS", "--target-fps", "inf"), "target-fps is inf"),
-        (("STREETS", "--min-miou", "60"), "give one"),
+        (("STREETS", "--min-miou", "60"), "--min-miou bounds"),
         (("STREETS", "--target-fps", "5"), "run paumer tune first"),
         (("STREETS", "--pause", "9:0.5"), "cannot pause after block 9"),
     ],
@@ -105,3 +105,14 @@ def test_mistakes(model, streets, tmp_path, monkeypatch, capsys, arguments, mess
     complaint = capsys.readouterr().err
     assert stop.value.code == 2
     assert message in complaint
+
+
+def test_a_file_is_no_folder_to_write_to(model, streets, tmp_path, monkeypatch, capsys):
+    (tmp_path / "taken").write_text("mine")
+    words = [str(streets), "--model", str(model), "--out", str(tmp_path / "taken")]
+    monkeypatch.setattr(sys, "argv", ["paumer", "predict", *words])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert "a file is where a folder should be" in capsys.readouterr().err
+    assert (tmp_path / "taken").read_text() == "mine"
