@@ -1,16 +1,34 @@
 """Who still needs work: functions of one signature, ``score(logits, places)``, higher goes on.
 
 ``logits`` are the auxiliary head's. ``places`` number the patches over the whole batch (see
-``pausing.Stage``), so that a criterion can look up what it knows of a patch.
+``pausing.Stage``), so that a criterion can look up what it knows of a patch. One that looks at
+neighbours is told first how many patches a picture has down and across: ``OnGrid``.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
 Criterion = Callable[[Float[Tensor, "b n classes"], Int[Tensor, "b n"]], Float[Tensor, "b n"]]
+
+
+@dataclass(frozen=True)
+class OnGrid:
+    """A criterion for pictures of any size: ``make`` gives that of a grid, (down, across)."""
+
+    make: Callable[[tuple[int, int]], Criterion]
+
+
+AnyCriterion = Criterion | OnGrid
+
+
+def on_grid(criterion: AnyCriterion, grid: tuple[int, int]) -> Criterion:
+    """The criterion for pictures of so many patches down and across."""
+    return criterion.make(grid) if isinstance(criterion, OnGrid) else criterion
 
 
 def entropy(
@@ -67,16 +85,21 @@ def random_by_place(seed: int, first: int = 0) -> Criterion:
     return score
 
 
-def protecting(criterion: Criterion, classes: Sequence[int]) -> Criterion:
+def protecting(criterion: AnyCriterion, classes: Sequence[int]) -> AnyCriterion:
     """A criterion by which patches that look like some classes pause after all others."""
     chosen = tuple(classes)
+    if isinstance(criterion, OnGrid):
+        return OnGrid(lambda grid: _protecting(criterion.make(grid), chosen))
+    return _protecting(criterion, chosen)
 
+
+def _protecting(criterion: Criterion, classes: tuple[int, ...]) -> Criterion:
     def score(
         logits: Float[Tensor, "b n classes"], places: Int[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
         found = logits.argmax(-1)
         held = torch.zeros_like(found, dtype=torch.bool)
-        for number in chosen:
+        for number in classes:
             held |= found == number
         return criterion(logits, places) + 1000 * held
 
@@ -86,8 +109,8 @@ def protecting(criterion: Criterion, classes: Sequence[int]) -> Criterion:
 def near_borders(criterion: Criterion, grid: tuple[int, int]) -> Criterion:
     """A criterion by which a patch needs as much work as the neediest of its neighbours.
 
-    ``grid`` is how many patches a picture has down and across. Patches that have paused say
-    nothing of their neighbours.
+    ``grid`` is how many patches a picture has down and across; ``borders`` finds it out. Patches
+    that have paused say nothing of their neighbours.
     """
     patches = grid[0] * grid[1]
 
@@ -96,8 +119,8 @@ def near_borders(criterion: Criterion, grid: tuple[int, int]) -> Criterion:
     ) -> Float[Tensor, "b n"]:
         own = criterion(logits, places)
         local = places % patches
-        canvas = own.new_full((len(own), patches), -torch.inf).scatter(1, local, own)
-        spread = torch.nn.functional.max_pool2d(canvas.view(-1, *grid), 3, 1, 1).flatten(1)
+        canvas = own.new_full((own.shape[0], patches), -torch.inf).scatter(1, local, own)
+        spread = torch.nn.functional.max_pool2d(canvas.view(-1, 1, *grid), 3, 1, 1).flatten(1)
         # Its own score decides between neighbours that share the neediest one.
         return spread.gather(1, local) + own / 1000
 
@@ -146,5 +169,25 @@ def patch_labels(
     return torch.where(count > 0, winner, ignore)
 
 
-CRITERIA: dict[str, Criterion] = {"entropy": entropy, "confidence": confidence, "margin": margin}
+borders = OnGrid(partial(near_borders, entropy))
+"""By entropy, where a patch needs as much work as the neediest of its neighbours."""
+
+CRITERIA: dict[str, AnyCriterion] = {
+    "entropy": entropy,
+    "confidence": confidence,
+    "margin": margin,
+    "borders": borders,
+}
 """Criteria that need nothing but the logits, by name."""
+
+
+def named(name: str) -> AnyCriterion:
+    """The criterion of that name."""
+    if name not in CRITERIA:
+        raise ValueError(f'no criterion "{name}": choose one of {", ".join(CRITERIA)}')
+    return CRITERIA[name]
+
+
+def name_of(criterion: AnyCriterion) -> str | None:
+    """The name of a criterion, if it has one."""
+    return next((name for name, known in CRITERIA.items() if known is criterion), None)

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from paumer.criteria import Criterion, entropy
+from paumer.criteria import AnyCriterion, name_of
 from paumer.disk import cache_directory
-from paumer.export import ExportInfo, Runner, export_onnx, open_onnx, round_onnx
+from paumer.export import EXPORTED, ExportInfo, Runner, export_onnx, open_onnx, round_onnx
 from paumer.model.segmenter import PausingSegmenter, pad_to_patches
 from paumer.model.weights import fingerprint
 from paumer.pause_config import PauseConfig
@@ -30,7 +30,7 @@ class Engine(Protocol):
         self,
         images: Float[Tensor, "b 3 h w"],
         ways: Sequence[tuple[PauseConfig, bool]],
-        criterion: Criterion,
+        criterion: AnyCriterion,
     ) -> Iterator[Answer]:
         """The answer of each way, in any order."""
         ...
@@ -46,7 +46,7 @@ class TorchEngine:
         self,
         images: Float[Tensor, "b 3 h w"],
         ways: Sequence[tuple[PauseConfig, bool]],
-        criterion: Criterion,
+        criterion: AnyCriterion,
     ) -> Iterator[Answer]:
         """The answer of each way, in the order in which the tree of stages is walked."""
         # A generator must not be left inside inference mode: step it, then leave.
@@ -74,7 +74,7 @@ class CompiledEngine:
         self,
         images: Float[Tensor, "b 3 h w"],
         ways: Sequence[tuple[PauseConfig, bool]],
-        criterion: Criterion,
+        criterion: AnyCriterion,
     ) -> Iterator[Answer]:
         """The answer of each way, one after the other."""
         for number, (pause, early_exit) in enumerate(ways):
@@ -109,31 +109,36 @@ class ExportedEngine:
         self,
         images: Float[Tensor, "b 3 h w"],
         ways: Sequence[tuple[PauseConfig, bool]],
-        criterion: Criterion,
+        criterion: AnyCriterion,
     ) -> Iterator[Answer]:
         """The answer of each way, one after the other."""
-        if criterion is not entropy:
-            raise ValueError("exported networks pause by entropy: use the torch engine for others")
+        who = name_of(criterion)
+        if who not in EXPORTED:
+            known = " or ".join(EXPORTED)
+            raise ValueError(f"exported networks pause by {known}: use the torch engine for others")
         pixels = pad_to_patches(images, self.network.backbone.patch).cpu().numpy()
         for number, (pause, early_exit) in enumerate(ways):
-            info, run = self._session((pixels.shape[2], pixels.shape[3]), pause, early_exit)
+            info, run = self._session((pixels.shape[2], pixels.shape[3]), pause, early_exit, who)
             logits, paused = run(pixels, info.kept(pause) if info.pause is None else [])
             yield number, torch.from_numpy(logits), torch.from_numpy(paused)
 
     def _session(
-        self, size: tuple[int, int], pause: PauseConfig, early_exit: bool
+        self, size: tuple[int, int], pause: PauseConfig, early_exit: bool, criterion: str
     ) -> tuple[ExportInfo, Runner]:
         usual = [block for block in (3, 5, 7) if block < self.network.pausing_depth]
         blocks = tuple(usual if set(pause.blocks) <= set(usual) else pause.blocks)
         # With a context every configuration has a file of its own, as no pausing always has.
         fixed = pause if self.network.context or not pause else None
-        key = (size, blocks if fixed is None else fixed, early_exit)
+        key = (size, blocks if fixed is None else fixed, early_exit, criterion)
         if key not in self._open:
             told = "-".join(map(str, blocks)) if fixed is None else str(fixed).replace(":", "_")
-            name = f"{self._name}-{size[1]}x{size[0]}-{told}{'-exit' * early_exit}.onnx"
+            name = f"{self._name}-{size[1]}x{size[0]}-{told}"
+            name += (
+                f"{'-exit' * early_exit}{'' if criterion == 'entropy' else f'-{criterion}'}.onnx"
+            )
             path = self.directory / name
             if not path.is_file():
-                export_onnx(self.network, path, size, fixed, blocks, early_exit)
+                export_onnx(self.network, path, size, fixed, blocks, early_exit, criterion)
             if self.runtime == "onnx-int8":
                 exported, path = path, path.with_suffix(".int8.onnx")
                 if not path.is_file():

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from paumer.criteria import entropy
+from paumer.criteria import named, on_grid
 from paumer.disk import replace_file
 from paumer.export_fused import fuse_attention, write_rounded
 from paumer.model.segmenter import PausingSegmenter
@@ -31,6 +31,9 @@ AGREEMENT = 0.999
 
 ROUNDED_AGREEMENT = 0.98
 """The same where weights were rounded to 8 bits."""
+
+EXPORTED = ("entropy", "borders")
+"""Criteria by which exported networks pause."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class ExportInfo:
     blocks: tuple[int, ...]
     early_exit: bool
     patches: int
+    criterion: str = "entropy"
 
     def kept(self, pause: PauseConfig) -> list[int]:
         """How many patches go on after each of the file's blocks at a configuration."""
@@ -80,34 +84,36 @@ class ExportInfo:
 class _Fixed(nn.Module):
     """One configuration as a module of one input."""
 
-    def __init__(self, model: PausingSegmenter, pause: PauseConfig, early_exit: bool) -> None:
+    def __init__(self, model: PausingSegmenter, pause: PauseConfig, info: ExportInfo) -> None:
         super().__init__()
-        self.model, self.pause, self.early_exit = model, pause, early_exit
+        self.model, self.pause, self.info = model, pause, info
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        out = self.model(images, self.pause, entropy, self.early_exit, full_size=False)
+        who = named(self.info.criterion)
+        out = self.model(images, self.pause, who, self.info.early_exit, full_size=False)
         return out.logits, out.paused_after()
 
 
 class _Dial(nn.Module):
     """All configurations of some blocks as a module whose second input says how many go on."""
 
-    def __init__(self, model: PausingSegmenter, blocks: Sequence[int], early_exit: bool) -> None:
+    def __init__(self, model: PausingSegmenter, info: ExportInfo) -> None:
         super().__init__()
-        self.model, self.blocks, self.early_exit = model, tuple(blocks), early_exit
+        self.model, self.info = model, info
 
     def forward(self, images: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-        model = self.model
+        model, grid = self.model, self.model.grid(images)
+        judge = on_grid(named(self.info.criterion), grid)
         walk, done = model.start(images), 0
-        for place, block in enumerate(self.blocks):
+        for place, block in enumerate(self.info.blocks):
             walk = model.advance(walk, done, block)
             count = cast(int, kept[place].item())  # int() would ask for its value now.
             torch._check(count >= 1)
             torch._check(count <= walk.places.shape[1])
-            (walk,) = model.pause(walk, block, count, entropy)
+            (walk,) = model.pause(walk, block, count, judge)
             done = block
         walk = model.advance(walk, done, model.backbone.depth)
-        out = model.finish([walk], model.grid(images), self.early_exit)
+        out = model.finish([walk], grid, self.info.early_exit)
         return out.logits, out.paused_after()
 
 
@@ -119,6 +125,7 @@ def export_onnx(
     pause: PauseConfig | None = None,
     blocks: Sequence[int] = (3, 5, 7),
     early_exit: bool = False,
+    criterion: str = "entropy",
 ) -> ExportInfo:
     """Write an ONNX file for pictures of ``size`` (height, width), a multiple of the patch.
 
@@ -127,15 +134,15 @@ def export_onnx(
     onnx = _need("onnx", "onnx")
     _need("onnxscript", "onnx")
     model = model.eval()
-    info = _describe(model, size, pause, blocks, early_exit)
+    info = _describe(model, size, pause, blocks, early_exit, criterion)
     images = torch.randn(2, 3, *size)
     batch = torch.export.Dim("batch", min=1, max=1024)
     if pause is not None:
-        module: nn.Module = _Fixed(model, pause, early_exit)
+        module: nn.Module = _Fixed(model, pause, info)
         inputs: tuple[Tensor, ...] = (images,)
         shapes: dict[str, Any] = {"images": {0: batch}}
     else:
-        module = _Dial(model, info.blocks, early_exit)
+        module = _Dial(model, info)
         start = torch.tensor(info.kept(PauseConfig(tuple((b, 0.3) for b in info.blocks))))
         inputs, shapes = (images, start), {"images": {0: batch}, "kept": None}
     with _only_errors("onnx_ir"):
@@ -196,14 +203,15 @@ def export_program(
     size: tuple[int, int],
     pause: PauseConfig,
     early_exit: bool = False,
+    criterion: str = "entropy",
 ) -> ExportInfo:
     """Write a torch.export program (.pt2) of one configuration."""
     model = model.eval()
-    info = _describe(model, size, pause, (), early_exit)
+    info = _describe(model, size, pause, (), early_exit, criterion)
     batch = torch.export.Dim("batch", min=1, max=1024)
     with torch.no_grad():
         program = torch.export.export(
-            _Fixed(model, pause, early_exit),
+            _Fixed(model, pause, info),
             (torch.randn(2, 3, *size),),
             dynamic_shapes={"images": {0: batch}},
         )
@@ -300,7 +308,8 @@ def verify(
     worst = 1.0
     for pause in pauses:
         with torch.inference_mode():
-            own = model(images, pause, early_exit=info.early_exit and bool(pause), full_size=False)
+            exits = info.early_exit and bool(pause)
+            own = model(images, pause, named(info.criterion), exits, full_size=False)
         kept = info.kept(pause) if info.pause is None else []
         logits, _ = run(images.numpy(), kept)
         same = logits.argmax(1) == own.logits.argmax(1).numpy()
@@ -319,7 +328,10 @@ def _describe(
     pause: PauseConfig | None,
     blocks: Sequence[int],
     early_exit: bool,
+    criterion: str,
 ) -> ExportInfo:
+    if criterion not in EXPORTED:
+        raise ValueError(f'no export pauses by "{criterion}": choose {" or ".join(EXPORTED)}')
     if model.config is None:
         raise ValueError("the network has no configuration: its classes are not known")
     patch = model.backbone.patch
@@ -346,6 +358,7 @@ def _describe(
         blocks=() if pause is not None else tuple(blocks),
         early_exit=early_exit,
         patches=(size[0] // patch[0]) * (size[1] // patch[1]),
+        criterion=criterion,
     )
 
 

@@ -6,12 +6,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from paumer import media
+from paumer.criteria import name_of
 from paumer.disk import replace_file
 from paumer.model.weights import fingerprint
 from paumer.predict import Inference, Predictor
@@ -124,9 +125,7 @@ class Job:
     def _warm_up(self, frame: media.Picture, governor: Governor) -> None:
         """Run every rung once: engines export or compile what they first meet."""
         for rung in governor.rungs:
-            point = rung.point
-            how = replace(self.how, pause=point.pause, early_exit=point.early_exit)
-            self.predictor.predict_batch([frame], how)
+            self.predictor.predict_batch([frame], self.how.at(rung.point))
 
     def _read(
         self, groups: Sequence[Sequence[Source]], outcome: Outcome
@@ -160,7 +159,7 @@ class Job:
         begin = time.perf_counter()
         rung = self.governor.choose(begin, lag or 0.0) if self.governor else None
         if rung:
-            how = replace(how, pause=rung.point.pause, early_exit=rung.point.early_exit)
+            how = how.at(rung.point)
         results = self.predictor.predict_batch([image for _, image in pictures], how)
         if self.governor and rung:
             seconds = time.perf_counter() - begin
@@ -191,10 +190,10 @@ class Job:
     def _told(self, source: Source) -> str:
         """In words, what the results depend on: the options, the model, and the picture."""
         how = self.how
-        pause = f"{how.pause} {how.early_exit}"
+        pause = f"{how.pause} {how.early_exit} {name_of(how.criterion) or how.criterion}"
         if self.governor:
             points = (rung.point for rung in self.governor.rungs)
-            rungs = (f"{point.pause} {point.early_exit}" for point in points)
+            rungs = (f"{point.pause} {point.early_exit} {point.criterion}" for point in points)
             pause = f"{self.governor.target} {' '.join(rungs)}"
         sizes = f"{how.window} {how.stride} {how.short_side} {how.scales} {how.flip} {how.protect}"
         said = f"{pause} {sizes} {','.join(self.kinds)} {self._model} {_version(source.path)}"

@@ -66,6 +66,9 @@ class BenchOptions:
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""
 
+    criterion: str = "entropy"
+    """Who pauses: entropy, confidence, margin, borders (entropy of a patch and its neighbours)."""
+
     device: str = "auto"
     """cpu, cuda, or auto."""
 
@@ -116,6 +119,10 @@ class PredictOptions:
 
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""
+
+    criterion: str | None = None
+    """Who pauses: entropy, confidence, margin, borders (entropy of a patch and its neighbours);
+    default: as the operating point does, or entropy."""
 
     window: int | None = None
     """Side of sliding windows (default: as the model was trained)."""
@@ -354,9 +361,9 @@ class EvaluateOptions:
     pause: Annotated[tuple[str, ...], Several] = ("none",)
     """Configurations, paper for the 13 of the paper, or names of operating points."""
 
-    criterion: Annotated[tuple[str, ...], Several] = ("entropy",)
+    criterion: Annotated[tuple[str, ...], Several] = ()
     """Who pauses: entropy, confidence, margin, borders (entropy of a patch and its neighbours),
-    random, or oracle (the true labels)."""
+    random, or oracle (the true labels); default: as the operating point does, or entropy."""
 
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""
@@ -490,6 +497,9 @@ class TuneOptions:
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""
 
+    criterion: str = "entropy"
+    """Who pauses: entropy, confidence, margin, borders (entropy of a patch and its neighbours)."""
+
     most: int = 60
     """Configurations that filter evaluates."""
 
@@ -556,6 +566,9 @@ class ExportOptions:
 
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""
+
+    criterion: Literal["entropy", "borders"] | None = None
+    """Who pauses (default: as the operating point does, or entropy)."""
 
     size: str | None = None
     """Picture size: a side, or WIDTHxHEIGHT (default: the model's)."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from paumer import media
-from paumer.criteria import Criterion, entropy, protecting
+from paumer.criteria import AnyCriterion, entropy, named, protecting
 from paumer.data.labels import ClassSet, distinct_colours
 from paumer.data.transforms import normalise
 from paumer.disk import replace_file
@@ -45,7 +45,7 @@ class Inference:
     """
 
     pause: PauseConfig = NO_PAUSE
-    criterion: Criterion = entropy
+    criterion: AnyCriterion = entropy
     early_exit: bool = False
     window: int | None = None
     stride: int | None = None
@@ -67,6 +67,11 @@ class Inference:
                 f"a stride of {self.stride} leaves gaps between windows of {self.window}: "
                 f"give a window at least as large"
             )
+
+    def at(self, point: Measurement) -> Self:
+        """The same at an operating point, which says who pauses and whether patches exit early."""
+        who = named(point.criterion)
+        return replace(self, pause=point.pause, early_exit=point.early_exit, criterion=who)
 
 
 class Predictor:
@@ -95,13 +100,13 @@ class Predictor:
     def way(self, pause: str | PauseConfig, **options: Any) -> Inference:
         """How to run at a configuration, its text, or an operating point's name.
 
-        An operating point also says whether patches exit early.
+        An operating point also says who pauses and whether patches exit early, unless
+        ``options`` do.
         """
         if isinstance(pause, PauseConfig):
             return Inference(pause=pause, **options)
         if point := self.points.get(pause):
-            exits = options.pop("early_exit", point.early_exit)
-            return Inference(pause=point.pause, early_exit=exits, **options)
+            return replace(Inference().at(point), **options)
         try:
             config = PauseConfig.parse(pause)
         except ValueError as error:
@@ -256,7 +261,7 @@ class Predictor:
             for number, logits, paused in self.engine.answers(images, pairs, self._judge(*who)):
                 yield numbers[number], logits, paused
 
-    def _judge(self, criterion: Criterion, protect: tuple[str, ...]) -> Criterion:
+    def _judge(self, criterion: AnyCriterion, protect: tuple[str, ...]) -> AnyCriterion:
         """The criterion, with classes that pause last."""
         if not protect:
             return criterion

@@ -24,6 +24,11 @@ def naive_entropy(row):
     return -sum(p * math.log(p) for p in naive_softmax(row) if p > 0)
 
 
+def by_name(name, logits):
+    """The criterion of that name for pictures of one row of patches."""
+    return criteria.on_grid(criteria.named(name), (1, logits.shape[1]))
+
+
 def places_for(logits):
     return torch.arange(logits.shape[0] * logits.shape[1]).view(logits.shape[:2])
 
@@ -72,15 +77,16 @@ def test_the_ends_of_entropy():
 @pytest.mark.parametrize("name", sorted(criteria.CRITERIA))
 def test_half_precision_logits_are_scored_in_full_precision(name):
     logits = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0)).bfloat16()
-    score = criteria.CRITERIA[name](logits, places_for(logits))
+    judge = by_name(name, logits)
+    score = judge(logits, places_for(logits))
     assert score.dtype == torch.float32
-    assert torch.equal(score, criteria.CRITERIA[name](logits.float(), places_for(logits)))
+    assert torch.equal(score, judge(logits.float(), places_for(logits)))
 
 
 @pytest.mark.parametrize("name", sorted(criteria.CRITERIA))
 def test_the_torn_patch_needs_more_work_than_the_sure_one(name):
     logits = torch.tensor([[[9.0, 0.0, 0.0], [1.0, 0.9, 0.8], [4.0, 2.0, 0.0]]])
-    score = criteria.CRITERIA[name](logits, places_for(logits))[0]
+    score = by_name(name, logits)(logits, places_for(logits))[0]
     assert score[1] > score[2] > score[0]
 
 
@@ -179,6 +185,13 @@ def test_protected_classes_pause_last():
     places = torch.arange(4)[None]
     score = criteria.protecting(criteria.entropy, [1])(logits, places)
     assert score[0].argsort(descending=True).tolist() == [3, 1, 2, 0]
+
+
+def test_criteria_have_names():
+    assert criteria.name_of(criteria.named("borders")) == "borders"
+    assert criteria.name_of(criteria.random(torch.Generator())) is None
+    with pytest.raises(ValueError, match='no criterion "luck": choose one of entropy'):
+        criteria.named("luck")
 
 
 def test_a_patch_needs_what_its_neediest_neighbour_needs():

@@ -34,7 +34,7 @@ def folder(tmp_path_factory, unchecked):
     other.export_onnx(network, path / "dial.onnx", (64, 64), None, (2, 4))
     pause = pauses.PauseConfig.parse("2:0.4,4:0.4")
     other.export_onnx(network, path / "exit.onnx", (64, 64), pause, early_exit=True)
-    other.export_program(network, path / "one.pt2", (64, 64), pause)
+    other.export_program(network, path / "one.pt2", (64, 64), pause, criterion="borders")
     return path
 
 
@@ -132,7 +132,7 @@ def test_early_exit_and_programs(folder, model):
     info, run = open_onnx(folder / "exit.onnx", threads=1)
     assert (info.pause, info.early_exit) == ("2:0.4,4:0.4", True)
     assert verify(model, info, run, images, CONFIGS[3:4]) > 0.999
-    plain = ExportInfo(**{**vars(info), "early_exit": False})
+    plain = ExportInfo(**{**vars(info), "early_exit": False, "criterion": "borders"})
     assert verify(model, plain, open_program(folder / "one.pt2"), images, CONFIGS[3:4]) > 0.999
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 from torch.nn import functional as F
 
 from paumer import Inference, PauseConfig, Predictor, build_model, load
+from paumer.criteria import borders, entropy
 from paumer.data.transforms import normalise
 from paumer.predict import write_points
 from paumer.study.speed import peak_memory
@@ -141,6 +142,15 @@ def test_loading_reads_operating_points(predictor, tmp_path):
     assert np.array_equal(fast, predictor.predict(image, "2:0.5").labels)
     with pytest.raises(ValueError, match="operating points of this model: fast"):
         loaded.resolve("slow")
+    points["fast"] |= {"criterion": "borders", "early_exit": True}
+    (tmp_path / "model" / "operating_points.json").write_text(json.dumps(points))
+    way = load(tmp_path / "model").way("fast", batch=3)
+    assert (way.criterion, way.early_exit, way.batch) == (borders, True, 3)
+    assert load(tmp_path / "model").way("fast", criterion=entropy).criterion is entropy
+    points["fast"]["criterion"] = "luck"
+    (tmp_path / "model" / "operating_points.json").write_text(json.dumps(points))
+    with pytest.raises(ValueError, match='no criterion "luck"'):
+        load(tmp_path / "model").way("fast")
     (tmp_path / "model" / "operating_points.json").write_text('{"fast": 3}')
     with pytest.raises(ValueError, match="operating_points"):
         load(tmp_path / "model")

@@ -45,6 +45,7 @@ def bench(options: BenchOptions = BenchOptions()) -> None:  # noqa: B008
         full_size=options.upsample,
         engines=tuple(dict.fromkeys(options.engine)),
         early_exit=options.early_exit,
+        criterion=options.criterion,
     )
     images = _bench_images(options, model, (height, width)).to(device)
     if options.batch == "auto":
@@ -66,7 +67,8 @@ def _configurations(options: BenchOptions) -> list[str]:
     from paumer.model.weights import find_model
     from paumer.predict import read_points
 
-    return spell_points(options.pause, read_points(find_model(options.model)), options.early_exit)
+    points = read_points(find_model(options.model))
+    return spell_points(options.pause, points, options.early_exit, options.criterion)
 
 
 def _bench_model(options: BenchOptions, size: tuple[int, int]) -> "PausingSegmenter":

@@ -85,9 +85,8 @@ def _measure(
     size = (images[0].shape[2], images[0].shape[3])
     counted = describe(predictor, ways, tallies, size, data=f"{dataset.name} {dataset.split}")
     with progress_bar("timing") as update:
-        pairs = [(way.pause, way.early_exit) for way in ways]
         settings = SpeedSettings(rounds=9)
-        speeds = measure_pictures(predictor.network, images, pairs, settings, update)
+        speeds = measure_pictures(predictor.network, images, ways, settings, update)
     return {n: join(c, s) for n, c, s in zip(named, counted, speeds, strict=True)}
 
 
@@ -130,7 +129,7 @@ def _cells(found: "dict[str, Measurement]") -> list[tuple[str, ...]]:
     return [
         (
             name,
-            f"{item.pause}{', early exit' * item.early_exit}",
+            item.how,
             f"{100 * (item.miou or 0):.2f}",
             f"{item.images_per_second:.2f}",
             f"{item.speed_up:.2f}x",

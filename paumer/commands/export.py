@@ -19,6 +19,7 @@ def export(options: ExportOptions) -> None:
     Without --pause one ONNX file serves all configurations of --blocks: how many patches go on
     is an input.
     """
+    from paumer.criteria import name_of
     from paumer.export import (
         AGREEMENT,
         ROUNDED_AGREEMENT,
@@ -43,6 +44,7 @@ def export(options: ExportOptions) -> None:
         size = (height, width)
     way = None if options.pause is None else predictor.way(options.pause)
     early_exit = options.early_exit or bool(way and way.early_exit)
+    criterion = options.criterion or (way and name_of(way.criterion)) or "entropy"
     images = _pictures(options.images, size, predictor)
     if options.format == "program" and way is None:
         raise ValueError("a torch.export program holds one configuration: give --pause")
@@ -50,11 +52,12 @@ def export(options: ExportOptions) -> None:
     partial = options.out.with_name(f".{options.out.stem}.partial{options.out.suffix}")
     try:
         if options.format == "program" and way is not None:
-            info = export_program(network, partial, size, way.pause, early_exit)
+            info = export_program(network, partial, size, way.pause, early_exit, criterion)
             run = open_program(partial)
         else:
             pause = None if way is None else way.pause
-            info = export_onnx(network, partial, size, pause, options.blocks, early_exit)
+            how = (pause, options.blocks, early_exit, criterion)
+            info = export_onnx(network, partial, size, *how)
             if options.format == "onnx-int8":
                 round_onnx(partial, partial)
             run = open_onnx(partial, options.format)[1]

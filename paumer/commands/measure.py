@@ -40,17 +40,20 @@ def evaluate(options: EvaluateOptions = EvaluateOptions()) -> None:  # noqa: B00
 
     Started by torchrun, every process counts its share.
     """
+    from paumer.criteria import name_of
     from paumer.study.accuracy import check_criterion
     from paumer.study.accuracy import evaluate as count
 
     predictor, dataset, places = _open(options)
     ways = _ways(predictor, options)
-    for criterion in options.criterion:
-        check_criterion(criterion, predictor, ways[0])
+    for name in options.criterion:
+        check_criterion(name, predictor, ways[0])
     found: list[tuple[str, Inference, Tally]] = []
     with _processes() as (shard, gather):
-        for criterion in options.criterion:
-            with progress_bar(f"counting, {criterion}") as update:
+        # Without one each way has its own: an operating point's, or entropy.
+        criteria: tuple[str | None, ...] = options.criterion or (None,)
+        for criterion in criteria:
+            with progress_bar(f"counting{f', {criterion}' * bool(criterion)}") as update:
                 tallies = count(
                     predictor,
                     dataset,
@@ -62,19 +65,20 @@ def evaluate(options: EvaluateOptions = EvaluateOptions()) -> None:  # noqa: B00
                     by_size=options.by_size,
                 )
             tallies = gather(tallies)
-            found += [(criterion, w, t) for w, t in zip(ways, tallies, strict=True)]
+            own = [criterion or name_of(way.criterion) or "another" for way in ways]
+            found += zip(own, ways, tallies, strict=True)
         if shard[0]:
             return
     names = predictor.classes.names
     rows = [
         {
             "pause": str(way.pause),
-            "criterion": criterion,
+            "criterion": who,
             "early_exit": way.early_exit,
             "data": f"{dataset.name} {dataset.split}",
             **tally.to_json(names),
         }
-        for criterion, way, tally in found
+        for who, way, tally in found
     ]
     _print_accuracy(rows)
     values: dict[str, Any] = {"model": options.model, "evaluations": rows}
@@ -95,6 +99,7 @@ def sweep(options: SweepOptions) -> None:
     Can be stopped at any time and goes on when started again. Started by torchrun, every process
     counts its share.
     """
+    from paumer.criteria import CRITERIA
     from paumer.study.grids import grid
     from paumer.study.speed import SpeedSettings, measure_speed
     from paumer.study.sweep import Sweep, describe, save_tallies
@@ -102,13 +107,18 @@ def sweep(options: SweepOptions) -> None:
 
     predictor, dataset, places = _open(options)
     network = predictor.network
-    names = spell_points(options.grid, predictor.points, options.early_exit)
+    how = (options.early_exit, options.criterion)
+    names = spell_points(options.grid, predictor.points, *how)
     pauses = grid(names, network.pausing_depth)
     for pause in pauses:
         network.check(pause, options.early_exit and bool(pause))
     ways = [_way(pause, options.early_exit, options.batch) for pause in pauses]
     # What timing needs is made before hours of counting, so that a mistake shows at once.
-    settings = SpeedSettings(threads=options.threads, early_exit=options.early_exit)
+    # Random pausing and the oracle are timed as entropy: what they know costs nothing.
+    timed = options.criterion if options.criterion in CRITERIA else "entropy"
+    settings = SpeedSettings(
+        threads=options.threads, early_exit=options.early_exit, criterion=timed
+    )
     images = _timed_input(predictor, dataset, options.speed_batch)
     windows = predictor.windows(dataset[0].labels.shape, ways[0])
     if options.speed == "measure":
@@ -160,12 +170,15 @@ def tune(options: TuneOptions) -> None:
     settings = TuneSettings(
         procedure=options.procedure,
         early_exit=options.early_exit,
+        criterion=options.criterion,
         most=options.most,
         speed=SpeedSettings(threads=options.threads, rounds=options.rounds),
     )
     directory = _own_directory(options.model, "operating points")
     if options.adaptive and options.batch != 1:
         raise ValueError("--adaptive times pictures one by one: leave --batch at 1")
+    if options.adaptive and options.criterion != "entropy":
+        raise ValueError("--adaptive looks for thresholds of entropy: leave --criterion")
     predictor, dataset, places = _open(options)
     out = options.out or directory / "tune"
     with named_progress() as update:
@@ -282,7 +295,7 @@ def _open(
 
 
 def _ways(predictor: "Predictor", options: EvaluateOptions) -> "list[Inference]":
-    """How to run each configuration asked for; an operating point brings its early exit."""
+    """How to run each configuration asked for; an operating point brings its own way."""
     from paumer.pause_config import parse_pauses
 
     names = ("window", "stride", "short_side", "batch", "scales", "flip", "protect")
@@ -403,7 +416,7 @@ def _print_measurements(found: "Sequence[Measurement]", names: Sequence[str] = (
         predicted = "~" * item.predicted
         table.add_row(
             *([escape(names[number])] if names else []),
-            f"{item.pause}{' early exit' * item.early_exit}",
+            item.how,
             _percent(item.miou),
             f"{predicted}{item.speed_up:.2f}x" if item.speed_up else "",
             f"{predicted}{item.images_per_second:.2f}" if item.images_per_second else "",

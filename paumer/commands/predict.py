@@ -66,10 +66,14 @@ def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None: 
 
 
 def _inference(predictor: "Predictor", options: PredictOptions) -> "Inference":
+    from paumer.criteria import named
+
     names = ("window", "stride", "short_side", "batch", "scales", "flip", "protect")
     how = {name: getattr(options, name) for name in names}
     if options.early_exit:
         how["early_exit"] = True
+    if options.criterion is not None:
+        how["criterion"] = named(options.criterion)
     way = predictor.way(options.pause, **how)
     predictor.network.check(way.pause, way.early_exit)
     return way
@@ -86,6 +90,8 @@ def _governor(predictor: "Predictor", options: PredictOptions) -> "Governor | No
         raise ValueError("--target-fps and --latency-ms say the same: give one of them")
     if options.pause != "none":
         raise ValueError("--pause fixes what --target-fps and --latency-ms would move: give one")
+    if options.criterion is not None:
+        raise ValueError("every operating point has its own criterion: leave --criterion")
     from paumer.serve.governor import Governor, ladder
 
     floor = None if options.min_miou is None else options.min_miou / 100

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from paumer import pausing
-from paumer.criteria import Criterion, entropy
+from paumer.criteria import AnyCriterion, Criterion, entropy, on_grid
 from paumer.model import weights as files
 from paumer.model.backbone import (
     Backbone,
@@ -105,7 +105,7 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         self,
         images: Float[Tensor, "b 3 h w"],
         pause: PauseConfig = NO_PAUSE,
-        criterion: Criterion = entropy,
+        criterion: AnyCriterion = entropy,
         early_exit: bool = False,
         full_size: bool = True,
     ) -> Prediction:
@@ -118,13 +118,15 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         self.check(pause, early_exit)
         height, width = images.shape[2:]
         images = pad_to_patches(images, self.backbone.patch)
+        grid = self.grid(images)
+        judge = on_grid(criterion, grid)
         walks, done = [self.start(images)], 0
         for block, amount in pause.stages:
             walks = [self.advance(walk, done, block) for walk in walks]
-            walks = [w for walk in walks for w in self.pause(walk, block, amount, criterion)]
+            walks = [w for walk in walks for w in self.pause(walk, block, amount, judge)]
             done = block
         walks = [self.advance(walk, done, self.backbone.depth) for walk in walks]
-        prediction = self.finish(walks, self.grid(images), early_exit)
+        prediction = self.finish(walks, grid, early_exit)
         if not full_size:
             return prediction
         logits = upsample(prediction.logits, tuple(images.shape[2:]))[..., :height, :width]
@@ -134,7 +136,7 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         self,
         images: Float[Tensor, "b 3 h w"],
         ways: Sequence[tuple[PauseConfig, bool]],
-        criterion: Criterion = entropy,
+        criterion: AnyCriterion = entropy,
     ) -> Iterator[tuple[int, Prediction]]:
         """The coarse prediction of each way, a configuration with or without early exit.
 
@@ -145,7 +147,8 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
             self.check(pause, early_exit)
         images = pad_to_patches(images, self.backbone.patch)
         branch = [(number, pause.stages, early) for number, (pause, early) in enumerate(ways)]
-        yield from self._visit([self.start(images)], 0, branch, criterion, self.grid(images))
+        grid = self.grid(images)
+        yield from self._visit([self.start(images)], 0, branch, on_grid(criterion, grid), grid)
 
     def _visit(
         self,

@@ -61,9 +61,7 @@ class Service:
             ladder = {point: self._known(point)}
         self.points = ladder
         self.names = tuple(ladder)
-        self.ways = tuple(
-            Inference(pause=p.pause, early_exit=p.early_exit, batch=batch) for p in ladder.values()
-        )
+        self.ways = tuple(Inference(batch=batch).at(point) for point in ladder.values())
         self.watch = Watch(self.names)
         self.ready = self.draining = False
         self.failure: Exception | None = None
@@ -123,7 +121,7 @@ class Service:
             raise ValueError(f'floor goes with pause "auto", and pause is "{asked.pause}"')
         point = self.known.get(asked.pause)
         if point is not None:
-            return Inference(pause=point.pause, early_exit=point.early_exit, batch=self._batch)
+            return Inference(batch=self._batch).at(point)
         if ":" not in asked.pause and asked.pause != "none":
             raise ValueError(
                 f'pause "{asked.pause}" is no configuration such as 3:0.4,5:0.4: choose of auto, '
@@ -160,7 +158,7 @@ class Service:
     def point_name(self, way: Inference) -> str | None:
         """The name of the operating point that runs like this."""
         for name, point in self.known.items():
-            if (point.pause, point.early_exit) == (way.pause, way.early_exit):
+            if way.at(point) == way:
                 return name
         return None
 
@@ -288,10 +286,10 @@ def ladder_points(points: Mapping[str, Measurement]) -> dict[str, Measurement]:
     """
     judged = [p for p in points.values() if p.miou is not None and p.speed_up is not None]
     best = skyline([replace(p, images_per_second=p.speed_up) for p in judged])
-    kept = {(p.pause, p.early_exit) for p in best}
-    ladder: dict[tuple[PauseConfig, bool], str] = {}
+    kept = {Inference().at(p) for p in best}
+    ladder: dict[Inference, str] = {}
     for name, point in points.items():
-        way = point.pause, point.early_exit
+        way = Inference().at(point)
         if point.miou is None or way in kept:
             ladder.setdefault(way, name)
     return {name: points[name] for name in ladder.values()}
@@ -332,6 +330,7 @@ def _told(name: str, point: Measurement, seconds: float | None) -> dict[str, Any
         "name": name,
         "pause": str(point.pause),
         "early_exit": point.early_exit,
+        "criterion": point.criterion,
         "miou": point.miou,
         "speed_up": point.speed_up,
         "latency_ms": point.latency_ms if seconds is None else 1000 * seconds,

@@ -11,9 +11,7 @@ from jaxtyping import Float, Int, Integer
 
 from paumer.criteria import (
     CRITERIA,
-    Criterion,
-    entropy,
-    near_borders,
+    AnyCriterion,
     oracle,
     patch_labels,
     random_by_place,
@@ -209,19 +207,21 @@ def evaluate(
     ways: Sequence[Inference],
     indices: Sequence[int] | None = None,
     progress: Progress | None = None,
-    criterion: str = "entropy",
+    criterion: str | None = None,
     seed: int = 0,
     shard: tuple[int, int] = (0, 1),
     by_size: bool = False,
 ) -> list[Tally]:
     """What each way of inference gets right over a data set; ``indices`` restricts the pictures.
 
-    Ways share what they have in common. ``criterion`` says by name who pauses, in all of them.
+    Ways share what they have in common. ``criterion`` says by name who pauses, in all of them;
+    without it each way says so itself.
     ``shard`` is this process's number and how many there are: each takes its share of the batches,
     which are the same for any number of processes.
     """
     check_classes(predictor, dataset)
-    check_criterion(criterion, predictor, ways[0])
+    if criterion is not None:
+        check_criterion(criterion, predictor, ways[0])
     groups = batches(predictor, dataset, ways[0], indices, criterion)[shard[0] :: shard[1]]
     total = sum(len(group) for group in groups)
     tallies = [empty_tally(len(dataset.class_set), by_size) for _ in ways]
@@ -251,13 +251,14 @@ def count_batch(
     places: Sequence[int],
     samples: Sequence[Sample],
     ways: Sequence[Inference],
-    criterion: str = "entropy",
+    criterion: str | None = None,
     seed: int = 0,
     by_size: bool = False,
 ) -> list[Tally]:
     """What each way of inference gets right in one batch of samples, which have those places."""
-    chosen = make_criterion(criterion, predictor, samples, seed + places[0], ways[0])
-    ways = [replace(way, criterion=chosen) for way in ways]
+    if criterion is not None:
+        chosen = make_criterion(criterion, predictor, samples, seed + places[0], ways[0])
+        ways = [replace(way, criterion=chosen) for way in ways]
     classes, ignore = len(dataset.class_set), dataset.class_set.ignore
     found: dict[int, Tally] = {}
     for number, results in predictor.predict_many([s.image for s in samples], ways):
@@ -281,8 +282,8 @@ def marginals(confusion: Confusion) -> Int[np.ndarray, "3 classes"]:
 
 def make_criterion(
     name: str, predictor: Predictor, samples: Sequence[Sample], seed: int, how: Inference
-) -> Criterion:
-    """The criterion of that name for a batch: entropy, margin, random, oracle, borders, ..."""
+) -> AnyCriterion:
+    """The criterion of that name for a batch: entropy, margin, borders, random, oracle, ..."""
     check_criterion(name, predictor, how)
     if name in CRITERIA:
         return CRITERIA[name]
@@ -290,23 +291,20 @@ def make_criterion(
         return random_by_place(seed)
     grids = [predictor.scaled_labels(sample.labels, how) for sample in samples]
     if len({grid.shape for grid in grids}) > 1:
-        raise ValueError(f"{name} needs pictures of one size in a batch: use a batch of 1")
+        raise ValueError("oracle needs pictures of one size in a batch: use a batch of 1")
     patch, classes = predictor.network.backbone.patch, len(predictor.classes)
-    if name == "borders":
-        down, across = (-(-s // p) for s, p in zip(grids[0].shape, patch, strict=True))
-        return near_borders(entropy, (down, across))
     return oracle(patch_labels(torch.from_numpy(np.stack(grids)), patch, classes))
 
 
 def check_criterion(name: str, predictor: Predictor, how: Inference) -> None:
     """Raise unless there is a criterion of that name, and it can judge pictures run that way."""
-    known = [*CRITERIA, "random", "oracle", "borders"]
+    known = [*CRITERIA, "random", "oracle"]
     if name not in known:
         raise ValueError(f'no criterion "{name}": choose one of {", ".join(known)}')
     windows = how.window or predictor.config.window
-    if name in ("oracle", "borders") and (windows or how.flip or how.scales != (1.0,)):
+    if name == "oracle" and (windows or how.flip or how.scales != (1.0,)):
         raise ValueError(
-            f"{name} needs whole pictures, once: it goes with no window, scales or flip"
+            "oracle needs whole pictures, once: it goes with no window, scales or flip"
         )
 
 
@@ -315,7 +313,7 @@ def batches(
     dataset: Dataset,
     how: Inference,
     indices: Sequence[int] | None = None,
-    criterion: str = "entropy",
+    criterion: str | None = None,
 ) -> list[list[int]]:
     """The pictures in batches as large as their windows allow, judged by the first picture.
 

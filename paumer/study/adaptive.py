@@ -19,7 +19,7 @@ from paumer.data.datasets import Dataset
 from paumer.model.segmenter import NO_PAUSE, PausingSegmenter
 from paumer.model.walk import Walk
 from paumer.pause_config import Amount, PauseConfig, Threshold
-from paumer.predict import Predictor
+from paumer.predict import Inference, Predictor
 from paumer.study.cost import CostTable, cached_cost
 from paumer.study.speed import in_words, measure_pictures
 from paumer.study.tradeoff import Budget, Measurement
@@ -91,7 +91,7 @@ def tune_adaptive(
         )
     ]
     best = finalists([base, *adaptive], budget, settings.finalists)
-    ways = [(item.pause, item.early_exit) for item in (base, *best)]
+    ways = [Inference().at(item) for item in (base, *best)]
     timed = measure_pictures(
         predictor.network,
         pictures[:8],

@@ -18,12 +18,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from paumer.criteria import entropy
+from paumer.criteria import name_of, named, on_grid
 from paumer.engines import make_engine
 from paumer.memory import give_back_memory
 from paumer.model.decoders import upsample
 from paumer.model.segmenter import NO_PAUSE, PausingSegmenter, pad_to_patches
 from paumer.pause_config import PauseConfig
+from paumer.predict import Inference
 from paumer.study.tradeoff import Measurement
 
 Progress = Callable[[int, int], None]
@@ -40,12 +41,14 @@ class SpeedSettings:
     full_size: bool = True
     engines: tuple[str, ...] = ("torch",)
     early_exit: bool = False
+    criterion: str = "entropy"
 
     def __post_init__(self) -> None:
         for name, least in (("rounds", 1), ("warmup", 0), ("threads", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} is {value}: give at least {least}")
+        named(self.criterion)
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ def measure_speed(
         seconds = time_interleaved(calls, images.device, settings.rounds, settings.warmup, progress)
         memory = [peak_memory(call, images.device) for call in runs.values()]
         extra = {
-            config: pausing_seconds(model, images, config)
+            config: pausing_seconds(model, images, config, criterion=settings.criterion)
             for config in configs
             if config and "torch" in settings.engines
         }
@@ -111,6 +114,7 @@ def measure_speed(
             pause=config,
             engine=engine,
             early_exit=settings.early_exit and bool(config),
+            criterion=settings.criterion,
             images_per_second=len(images) / best,
             latency_ms=1000 * float(np.median(seconds[:, number])),
             latency_ms_p95=1000 * float(np.percentile(seconds[:, number], 95)),
@@ -136,14 +140,15 @@ def _caller(
     folder: Path,
 ) -> Callable[[PauseConfig, bool], Any]:
     """A function that runs one batch in an engine at a configuration, with early exit or not."""
+    who = named(settings.criterion)
     if engine == "torch":
         return lambda config, exits: model(
-            images, config, early_exit=exits, full_size=settings.full_size
+            images, config, who, early_exit=exits, full_size=settings.full_size
         )
     runner = make_engine(engine, model, settings.threads, folder)
 
     def call(config: PauseConfig, exits: bool) -> Tensor:
-        ((_, logits, _),) = runner.answers(images, [(config, exits)], entropy)
+        ((_, logits, _),) = runner.answers(images, [(config, exits)], who)
         return upsample(logits, tuple(images.shape[2:])) if settings.full_size else logits
 
     return call
@@ -159,24 +164,30 @@ def _reference(model: PausingSegmenter, images: Float[Tensor, "b 3 h w"]) -> Ten
 def measure_pictures(
     model: PausingSegmenter,
     pictures: Sequence[Float[Tensor, "windows 3 h w"]],
-    ways: Sequence[tuple[PauseConfig, bool]],
+    ways: Sequence[Inference],
     settings: SpeedSettings,
     progress: Progress | None = None,
 ) -> list[Measurement]:
-    """The speed of configurations, each with or without early exit, averaged over pictures.
+    """The speed of some ways (who pauses and exits early, and by what), averaged over pictures.
 
     Pictures run one by one, window by window; the first way is what speed-ups are taken to.
     """
 
-    def run(pause: PauseConfig, early_exit: bool) -> None:
+    def run(way: Inference) -> None:
         for windows in pictures:
             for window in windows:
-                model(window[None], pause, early_exit=early_exit, full_size=settings.full_size)
+                model(
+                    window[None],
+                    way.pause,
+                    way.criterion,
+                    way.early_exit,
+                    full_size=settings.full_size,
+                )
 
     device, model = pictures[0].device, model.eval()
     with setting(device, settings):
         seconds = time_interleaved(
-            [partial(run, *way) for way in ways],
+            [partial(run, way) for way in ways],
             device,
             settings.rounds,
             settings.warmup,
@@ -186,8 +197,9 @@ def measure_pictures(
     where = environment(pictures[0][:1], settings)
     return [
         Measurement(
-            pause=pause,
-            early_exit=early_exit,
+            pause=way.pause,
+            early_exit=way.early_exit,
+            criterion=name_of(way.criterion) or "another",
             images_per_second=float(1 / best[number]),
             latency_ms=float(1000 * np.median(seconds[:, number])),
             latency_ms_p95=float(1000 * np.percentile(seconds[:, number], 95)),
@@ -195,7 +207,7 @@ def measure_pictures(
             where=f"{in_words(where)}, mean of {len(pictures)}",
             when=where["when"],
         )
-        for number, (pause, early_exit) in enumerate(ways)
+        for number, way in enumerate(ways)
     ]
 
 
@@ -255,17 +267,19 @@ def pausing_seconds(
     images: Float[Tensor, "b 3 h w"],
     config: PauseConfig,
     repeats: int = 6,
+    criterion: str = "entropy",
 ) -> float:
     """Seconds spent on pausing itself: scoring, choosing, gathering and assembling."""
     fastest = float("inf")
     images = pad_to_patches(images, model.backbone.patch)
+    judge = on_grid(named(criterion), model.grid(images))
     for _ in range(repeats):
         walk, done, spent = model.start(images), 0, 0.0
         for block, amount in config.stages:
             walk = model.advance(walk, done, block)
             _synchronise(images.device)
             begin = time.perf_counter()
-            (walk,) = model.pause(walk, block, amount, entropy)
+            (walk,) = model.pause(walk, block, amount, judge)
             _synchronise(images.device)
             spent += time.perf_counter() - begin
             done = block

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from paumer.criteria import name_of
 from paumer.data.datasets import Dataset
 from paumer.disk import replace_file
 from paumer.model.weights import fingerprint
@@ -173,7 +174,7 @@ def describe(
     ways: Sequence[Inference],
     tallies: Sequence[Tally],
     size: tuple[int, int],
-    criterion: str = "entropy",
+    criterion: str | None = None,
     table: CostTable | None = None,
     data: str | None = None,
 ) -> list[Measurement]:
@@ -187,7 +188,7 @@ def describe(
     for way, tally in zip(ways, tallies, strict=True):
         low, high = tally.interval()
         known: dict[str, Any] = {
-            "criterion": criterion,
+            "criterion": criterion or name_of(way.criterion) or "another",
             "data": data,
             "miou": known_value(tally.miou),
             "miou_low": known_value(low),

@@ -45,6 +45,12 @@ class Measurement:
     where: str | None = None
     when: str | None = None
 
+    @property
+    def how(self) -> str:
+        """The configuration in words, with what is not the paper's way."""
+        who = "" if self.criterion == "entropy" or not self.pause else f", {self.criterion}"
+        return f"{self.pause}{', early exit' * self.early_exit}{who}"
+
     def to_json(self) -> dict[str, Any]:
         """The measurement as one flat JSON object, without what is not known."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}

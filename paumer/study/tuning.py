@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from paumer.criteria import named
 from paumer.data.datasets import Dataset
 from paumer.pause_config import PAPER_CONFIGS, PauseConfig
 from paumer.predict import Inference, Predictor
@@ -50,6 +51,7 @@ class TuneSettings:
 
     procedure: Literal["filter", "layers"] | None = None
     early_exit: bool = False
+    criterion: str = "entropy"
     most: int = 60
     finalists: int = 6
     batch: int = 8
@@ -59,6 +61,7 @@ class TuneSettings:
         for name in ("most", "finalists", "batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: give at least 1")
+        named(self.criterion)
 
 
 @dataclass(frozen=True)
@@ -91,16 +94,17 @@ class Evaluation:
 
     def __call__(self, pauses: Sequence[PauseConfig]) -> list[Measurement]:
         """The measurement of each configuration; by threshold its speed is not known."""
-        exits, batch = self.settings.early_exit, self.settings.batch
+        exits, batch, who = self.settings.early_exit, self.settings.batch, self.settings.criterion
         ways = [Inference(pause=p, early_exit=exits and bool(p), batch=batch) for p in pauses]
-        sweep = Sweep(self.predictor, self.dataset, ways, self.directory, indices=self.indices)
+        sweep = Sweep(self.predictor, self.dataset, ways, self.directory, who, self.indices)
         # Each sweep has a folder of its own name: other weights or data never meet old counts.
         sweep = replace(sweep, directory=self.directory / sweep.fingerprint()[:12])
         tallies = sweep.run(progress=lambda *done: self.say(f"evaluating {len(ways)}", *done))
         assert tallies is not None
         height, width = self.table.environment["size"]
         data = f"{self.dataset.name} {self.dataset.split}"
-        return describe(self.predictor, ways, tallies, (height, width), table=self.table, data=data)
+        size = (height, width)
+        return describe(self.predictor, ways, tallies, size, who, self.table, data)
 
 
 def tune(
@@ -142,7 +146,7 @@ def tune(
         predictor.network,
         images,
         [item.pause for item in finalists(found, budget, settings.finalists)],
-        replace(settings.speed, early_exit=settings.early_exit),
+        replace(settings.speed, early_exit=settings.early_exit, criterion=settings.criterion),
         lambda *done: say("timing finalists", *done),
     )
     return decide(found, [per_picture(item, windows) for item in speeds.measurements], budget)

@@ -156,6 +156,30 @@ def test_tune_by_threshold_compares_with_fixed_shares(
         run("tune", "--model", model, "--adaptive", "--speed-up", 2, "--batch", 4)
 
 
+def test_points_keep_who_pauses(model, data, tmp_path):
+    run(
+        *("tune", "--model", model, "--data", data, "--latency-ms", 1e6, "--name", "some"),
+        *("--criterion", "borders", "--early-exit", "--most", 4, "--rounds", 2, "--threads", 1),
+    )
+    tried = (tmp_path / "model" / "tune" / "some.jsonl").read_text().splitlines()
+    told = max((json.loads(line) for line in tried), key=lambda item: item["mac_ratio"])
+    assert (told["criterion"], told["early_exit"]) == ("borders", True)
+    write_points(tmp_path / "model", {"mine": Measurement.from_json(told)})
+    run("evaluate", "--model", model, "--data", data, "--pause", "mine", "--json", tmp_path / "e")
+    (row,) = json.loads((tmp_path / "e").read_text())["evaluations"]
+    assert (row["criterion"], row["miou"]) == ("borders", told["miou"])
+    run(
+        *("bench", "--model", model, "--pause", "mine", "--early-exit", "--criterion", "borders"),
+        *("--size", 32, "--rounds", 1, "--threads", 1, "--json", tmp_path / "b"),
+    )
+    told = json.loads((tmp_path / "b").read_text())["measurements"]
+    assert [item["criterion"] for item in told] == ["borders", "borders"]
+    for verb, grid in (("bench", "--pause"), ("sweep", "--grid")):
+        out = ("--out", tmp_path / "s", "--data", data) if verb == "sweep" else ("--size", 32)
+        with pytest.raises(ValueError, match="pauses by borders: add --criterion borders"):
+            run(verb, "--model", model, grid, "mine", "--early-exit", *out)
+
+
 def test_tune_says_how_near_it_gets(model, data, monkeypatch, capsys):
     command = ["tune", "--model", model, "--data", data, "--speed-up", "900", "--most", "2"]
     monkeypatch.setattr(sys, "argv", ["paumer", *command, "--rounds", "1", "--threads", "1"])
@@ -169,6 +193,8 @@ def test_tune_says_how_near_it_gets(model, data, monkeypatch, capsys):
     ("arguments", "message"),
     [
         (("evaluate", "--criterion", "luck"), 'no criterion "luck"'),
+        (("tune", "--speed-up", "2", "--criterion", "random"), 'no criterion "random"'),
+        (("tune", "--speed-up", "2", "--criterion", "borders", "--adaptive"), "leave --criterion"),
         (("evaluate", "--pause", "9:0.5"), "cannot pause after block 9"),
         (("evaluate", "--pause", "quick"), "quick"),
         (("evaluate", "--scales", "0"), "all above 0"),

@@ -111,6 +111,28 @@ def test_the_oracle_finds_the_right_labels(small_model):
     agree(model, images, "1:0.3,3:0.4", score=score, criterion=criteria.oracle(truth))
 
 
+@pytest.mark.parametrize("size", [(40, 56), (33, 20)])
+def test_borders_are_found_at_any_size(small_model, size):
+    model = small_model("plain", double=True)
+    images = pictures(3, *size, dtype=torch.float64)
+    grid = (-(-size[0] // 8), -(-size[1] // 8))
+    known = criteria.near_borders(criteria.entropy, grid)
+    ways = [(parse("1:0.3,3:0.4"), False), (parse("2:0.5"), True)]
+    for borders, same in (
+        (criteria.borders, known),
+        (criteria.protecting(criteria.borders, [2]), criteria.protecting(known, [2])),
+    ):
+        many = dict(model.forward_many(images, ways, borders))
+        for number, (pause, early_exit) in enumerate(ways):
+            expected = model(images, pause, same, early_exit, full_size=False)
+            found = model(images, pause, borders, early_exit, full_size=False)
+            plain = model(images, pause, early_exit=early_exit, full_size=False)
+            assert torch.equal(found.paused_after(), expected.paused_after())
+            assert torch.equal(many[number].paused_after(), expected.paused_after())
+            assert torch.equal(found.logits, expected.logits)
+            assert not torch.equal(found.paused_after(), plain.paused_after())
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -575,7 +597,9 @@ def test_it_exports_and_says_the_same(fixed, text, early_exit, options):
 
 def test_patches_come_back_in_an_export_for_all_configurations(fixed, unchecked):
     model = fixed("none", False, 3, "linear", rejoin=3).model
-    dial = unchecked("paumer.export")._Dial(model, (1,), early_exit=False)
+    export = unchecked("paumer.export")
+    info = export.ExportInfo({}, (24, 24), None, (1,), early_exit=False, patches=9)
+    dial = export._Dial(model, info)
     batch, images = torch.export.Dim("batch", max=64), pictures(2, 24, 24)
     shapes = {"images": {0: batch}, "kept": None}
     exported = torch.export.export(

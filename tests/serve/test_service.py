@@ -32,6 +32,15 @@ def test_two_names_of_one_point_are_one_rung():
     assert list(ladder_points({"unpaused": point, "accurate": point})) == ["unpaused"]
 
 
+def test_points_that_differ_in_who_pauses_are_two_rungs():
+    pause = PauseConfig.parse("2:0.5")
+    points = {
+        "one": Measurement(pause=pause, speed_up=1.4, miou=0.7),
+        "two": Measurement(pause=pause, speed_up=1.5, miou=0.6, criterion="borders"),
+    }
+    assert list(ladder_points(points)) == ["one", "two"]
+
+
 def test_a_model_without_points_has_some_of_the_paper(predictor):
     bare = Predictor(predictor.network)
     points = known_points(bare)
