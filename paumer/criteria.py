@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from jaxtyping import Float, Int, Integer
 from torch import Tensor
+from torch.nn import functional as F
 
 Criterion = Callable[[Float[Tensor, "b n classes"], Int[Tensor, "b n"]], Float[Tensor, "b n"]]
 
@@ -112,19 +113,51 @@ def near_borders(criterion: Criterion, grid: tuple[int, int]) -> Criterion:
     ``grid`` is how many patches a picture has down and across; ``borders`` finds it out. Patches
     that have paused say nothing of their neighbours.
     """
-    patches = grid[0] * grid[1]
 
     def score(
         logits: Float[Tensor, "b n classes"], places: Int[Tensor, "b n"]
     ) -> Float[Tensor, "b n"]:
         own = criterion(logits, places)
-        local = places % patches
-        canvas = own.new_full((own.shape[0], patches), -torch.inf).scatter(1, local, own)
-        spread = torch.nn.functional.max_pool2d(canvas.view(-1, 1, *grid), 3, 1, 1).flatten(1)
         # Its own score decides between neighbours that share the neediest one.
-        return spread.gather(1, local) + own / 1000
+        spread = F.max_pool2d(_laid_out(own, places, grid, -torch.inf), 3, 1, 1)
+        return _gathered(spread, places) + own / 1000
 
     return score
+
+
+def among_neighbours(criterion: Criterion, grid: tuple[int, int]) -> Criterion:
+    """A criterion by which a patch needs as much work as it and its neighbours do on average.
+
+    ``grid`` is how many patches a picture has down and across; ``neighbours`` finds it out.
+    Patches that have paused do not count.
+    """
+
+    def score(
+        logits: Float[Tensor, "b n classes"], places: Int[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"]:
+        own = criterion(logits, places)
+        total = F.avg_pool2d(_laid_out(own, places, grid, 0.0), 3, 1, 1)
+        count = F.avg_pool2d(_laid_out(torch.ones_like(own), places, grid, 0.0), 3, 1, 1)
+        return _gathered(total, places) / _gathered(count, places) + own / 1000
+
+    return score
+
+
+def _laid_out(
+    values: Float[Tensor, "b n"], places: Int[Tensor, "b n"], grid: tuple[int, int], rest: float
+) -> Float[Tensor, "b 1 down across"]:
+    """The values of patches where they lie in their pictures, ``rest`` elsewhere."""
+    patches = grid[0] * grid[1]
+    canvas = values.new_full((values.shape[0], patches), rest)
+    return canvas.scatter(1, places % patches, values).view(-1, 1, *grid)
+
+
+def _gathered(
+    values: Float[Tensor, "b 1 down across"], places: Int[Tensor, "b n"]
+) -> Float[Tensor, "b n"]:
+    """The values at the places of patches."""
+    flat = values.flatten(1)
+    return flat.gather(1, places % flat.shape[1])
 
 
 def _shifted(number: Int[Tensor, "*s"], bits: int) -> Int[Tensor, "*s"]:
@@ -172,11 +205,15 @@ def patch_labels(
 borders = OnGrid(partial(near_borders, entropy))
 """By entropy, where a patch needs as much work as the neediest of its neighbours."""
 
+neighbours = OnGrid(partial(among_neighbours, entropy))
+"""By entropy, where a patch needs as much work as it and its neighbours do on average."""
+
 CRITERIA: dict[str, AnyCriterion] = {
     "entropy": entropy,
     "confidence": confidence,
     "margin": margin,
     "borders": borders,
+    "neighbours": neighbours,
 }
 """Criteria that need nothing but the logits, by name."""
 

@@ -114,8 +114,10 @@ class ExportedEngine:
         """The answer of each way, one after the other."""
         who = name_of(criterion)
         if who not in EXPORTED:
-            known = " or ".join(EXPORTED)
-            raise ValueError(f"exported networks pause by {known}: use the torch engine for others")
+            known = ", ".join(EXPORTED)
+            raise ValueError(
+                f"exported networks pause by one of {known}: use the torch engine for others"
+            )
         pixels = pad_to_patches(images, self.network.backbone.patch).cpu().numpy()
         for number, (pause, early_exit) in enumerate(ways):
             info, run = self._session((pixels.shape[2], pixels.shape[3]), pause, early_exit, who)

@@ -32,7 +32,7 @@ AGREEMENT = 0.999
 ROUNDED_AGREEMENT = 0.98
 """The same where weights were rounded to 8 bits."""
 
-EXPORTED = ("entropy", "borders")
+EXPORTED = ("entropy", "borders", "neighbours")
 """Criteria by which exported networks pause."""
 
 
@@ -331,7 +331,7 @@ def _describe(
     criterion: str,
 ) -> ExportInfo:
     if criterion not in EXPORTED:
-        raise ValueError(f'no export pauses by "{criterion}": choose {" or ".join(EXPORTED)}')
+        raise ValueError(f'no export pauses by "{criterion}": choose one of {", ".join(EXPORTED)}')
     if model.config is None:
         raise ValueError("the network has no configuration: its classes are not known")
     patch = model.backbone.patch

@@ -67,7 +67,8 @@ class BenchOptions:
     """Paused patches take the auxiliary head's label and skip the decoder."""
 
     criterion: str = "entropy"
-    """Who pauses: entropy, confidence, margin, borders (entropy of a patch and its neighbours)."""
+    """Who pauses: entropy, confidence, margin, borders (the highest entropy around a patch),
+    neighbours (the mean entropy around it)."""
 
     device: str = "auto"
     """cpu, cuda, or auto."""
@@ -121,8 +122,8 @@ class PredictOptions:
     """Paused patches take the auxiliary head's label and skip the decoder."""
 
     criterion: str | None = None
-    """Who pauses: entropy, confidence, margin, borders (entropy of a patch and its neighbours);
-    default: as the operating point does, or entropy."""
+    """Who pauses: entropy, confidence, margin, borders (the highest entropy around a patch),
+    neighbours (the mean entropy around it); default: as the operating point does, or entropy."""
 
     window: int | None = None
     """Side of sliding windows (default: as the model was trained)."""
@@ -362,8 +363,8 @@ class EvaluateOptions:
     """Configurations, paper for the 13 of the paper, or names of operating points."""
 
     criterion: Annotated[tuple[str, ...], Several] = ()
-    """Who pauses: entropy, confidence, margin, borders (entropy of a patch and its neighbours),
-    random, or oracle (the true labels); default: as the operating point does, or entropy."""
+    """Who pauses: entropy, confidence, margin, borders (the highest entropy around a patch),
+    neighbours (the mean entropy around it), random, or oracle (the true labels); default: as the operating point does, or entropy."""
 
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""
@@ -433,8 +434,8 @@ class SweepOptions:
     choices of blocks at a share of 0.4), or configurations."""
 
     criterion: str = "entropy"
-    """Who pauses: entropy, confidence, margin, borders (entropy of a patch and its neighbours),
-    random, or oracle (the true labels)."""
+    """Who pauses: entropy, confidence, margin, borders (the highest entropy around a patch),
+    neighbours (the mean entropy around it), random, or oracle (the true labels)."""
 
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""
@@ -498,7 +499,8 @@ class TuneOptions:
     """Paused patches take the auxiliary head's label and skip the decoder."""
 
     criterion: str = "entropy"
-    """Who pauses: entropy, confidence, margin, borders (entropy of a patch and its neighbours)."""
+    """Who pauses: entropy, confidence, margin, borders (the highest entropy around a patch),
+    neighbours (the mean entropy around it)."""
 
     most: int = 60
     """Configurations that filter evaluates."""
@@ -567,7 +569,7 @@ class ExportOptions:
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""
 
-    criterion: Literal["entropy", "borders"] | None = None
+    criterion: Literal["entropy", "borders", "neighbours"] | None = None
     """Who pauses (default: as the operating point does, or entropy)."""
 
     size: str | None = None

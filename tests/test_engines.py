@@ -48,11 +48,11 @@ def test_labels_agree_with_torch(name, least, unchecked_paumer, tmp_path_factory
             assert (one.paused_after == two.paused_after).mean() > least
     # One file for both configurations and for all engines, beside what 8 bits made of it.
     files = {file.name.split(".")[0] for file in cache.rglob("*.onnx")}
-    assert len([file for file in files if "borders" not in file]) == 1
+    assert len([file for file in files if "neighbours" not in file]) == 1
     if name == "onnx-int8":
         return
-    borders = unchecked_paumer("paumer.criteria").borders
-    how = other.Inference(pause=pauses.PauseConfig.parse("3:0.4,5:0.4"), criterion=borders, batch=2)
+    who = unchecked_paumer("paumer.criteria").neighbours
+    how = other.Inference(pause=pauses.PauseConfig.parse("3:0.4,5:0.4"), criterion=who, batch=2)
     pairs = zip(plain.predict_batch(pictures, how), fast.predict_batch(pictures, how), strict=True)
     for one, two in pairs:
         assert (one.labels == two.labels).mean() > least
@@ -89,5 +89,5 @@ def test_what_engines_cannot_do_is_said(tmp_path, monkeypatch):
         make_engine("tensorrt", network)
     predictor = Predictor(network, engine=make_engine("onnx", network))
     how = Inference(pause=PauseConfig.parse("2:0.5"), criterion=confidence)
-    with pytest.raises(ValueError, match="pause by entropy or borders"):
+    with pytest.raises(ValueError, match="pause by one of entropy, borders"):
         predictor.predict_batch([np.zeros((32, 32, 3), np.uint8)], how)
