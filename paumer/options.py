@@ -364,7 +364,8 @@ class EvaluateOptions:
 
     criterion: Annotated[tuple[str, ...], Several] = ()
     """Who pauses: entropy, confidence, margin, borders (the highest entropy around a patch),
-    neighbours (the mean entropy around it), random, or oracle (the true labels); default: as the operating point does, or entropy."""
+    neighbours (the mean entropy around it), random, or oracle (the true labels); default: as the
+    operating point does, or entropy."""
 
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""
