@@ -1,7 +1,8 @@
 """Print what results/ says of the three-seed runs, and draw it.
 
     paumer bench --model runs/evidence/paumer-0/model --size 640x480 --threads 1 \\
-        --pause none paper ... --json results/speed.json       (and --early-exit: speed-exit.json)
+        --pause none paper ... --json results/speed.json
+        (--early-exit: speed-exit.json; and --criterion borders: speed-borders.json, or neighbours)
     python benchmarks/evidence_report.py --split val
 
 Differences are of means over seeds, with a paired bootstrap over pictures (95%). The figure and
@@ -28,11 +29,16 @@ results, split = Results(arguments.results, arguments.seeds), arguments.split
 
 start = results.tallies("segmenter", split)
 plain, paumer, random = (results.tallies(kind, split) for kind in ("plain", "paumer", "random"))
-leave, late = (results.tallies("paumer", f"{split}-{title}") for title in ("exit", "late"))
+# Patches that exit: early, late by entropy, late by what is around a patch.
+EXITS = ("exit", "late", "borders", "neighbours")
+exits = {title: results.tallies("paumer", f"{split}-{title}") for title in EXITS}
 if not (plain and paumer and start):
     parser.error(f'not all runs are in "{arguments.results}": run benchmarks/evidence.py first')
 speed = results.speeds("speed.json")
-exit_speed = results.speeds("speed-exit.json", speed.get("none"))
+exit_speeds = {
+    title: results.speeds(f"speed-{'exit' if title == 'late' else title}.json", speed.get("none"))
+    for title in EXITS
+}
 base = plain["none"]
 print(f"Plain Segmenter continued, {split}: {spread(base)}, {len(base)} seeds", end="")
 print(f"; where it started: {mean(start['none']):.2f}\n")
@@ -50,6 +56,8 @@ def against(items):
 
 
 LOST = ["against plain", "against the start"]
+WORDS = {"exit": "early exit", "late": "late exit", "borders": "late exit by borders"}
+WORDS["neighbours"] = "late exit by neighbours"
 rows = []
 for pause, items in paumer.items():
     row = [f"`{pause}`", *timed(pause, speed), spread(items), *against(items)]
@@ -58,15 +66,13 @@ for pause, items in paumer.items():
     rows.append(row + [""] * (8 - len(row)))
 head = ["pause", "speed", "multiply-adds", "entropy", *LOST, "random", "entropy - random"]
 table(head, rows)
-rows = [
-    [f"`{pause}`", *timed(pause, exit_speed), spread(items), *against(items)]
-    for pause, items in (leave | late).items()
-]
-if rows:
-    table(["early exit", "speed", "multiply-adds", "entropy", *LOST], rows)
-if borders := results.tallies("paumer", f"{split}-borders"):
-    rows = [[f"`{p}`", spread(i), *against(i)] for p, i in borders.items()]
-    table(["late exit", "borders", *LOST], rows)
+for title, tallies in exits.items():
+    rows = [
+        [f"`{pause}`", *timed(pause, exit_speeds[title]), spread(items), *against(items)]
+        for pause, items in tallies.items()
+    ]
+    if rows:
+        table([WORDS[title], "speed", "multiply-adds", "mIoU", *LOST], rows)
 if oracle := results.tallies("paumer-0", f"{split}-oracle"):
     rows = [[f"`{p}`", f"{mean(i):.2f}", f"{mean(paumer[p][:1]):.2f}"] for p, i in oracle.items()]
     table(["pause, seed 0", "who is right already pauses", "entropy"], rows)
@@ -76,10 +82,8 @@ gap = difference(paumer["none"], base)
 print(f"- Unpaused, against plain continued: {in_words(gap)}")
 KINDS = {
     "pausing": ("paumer", "val", paumer, speed),
-    "early exit": ("paumer", "val-exit", leave, exit_speed),
-    "late exit": ("paumer", "val-late", late, exit_speed),
     "random pausing": ("random", "val", random, speed),
-}
+} | {WORDS[t]: ("paumer", f"val-{t}", exits[t], exit_speeds[t]) for t in EXITS}
 for how, (kind, title, tallies, measured) in KINDS.items():
     seeds = results.measurements(kind, title, measured) if measured else []
     for factor in (1.5, 2.0, 2.5, 3.0) if seeds and tallies else ():
@@ -104,8 +108,9 @@ if speed:
     series = {
         "entropy": results.mean_measurements("paumer", split, speed),
         "random": results.mean_measurements("random", split, speed),
-        "early exit": results.mean_measurements("paumer", f"{split}-exit", exit_speed),
-        "late exit": results.mean_measurements("paumer", f"{split}-late", exit_speed),
+    } | {
+        WORDS[title]: results.mean_measurements("paumer", f"{split}-{title}", exit_speeds[title])
+        for title in EXITS
     }
     reference = baseline(results.mean_measurements("plain", split, speed))
     series = {name: items for name, items in series.items() if len(items) > 1}

@@ -51,6 +51,7 @@ def rows(predictor: Predictor, spec: str, split: str):
             "point": name,
             "pause": str(way.pause),
             "early_exit": way.early_exit,
+            "criterion": predictor.points[name].criterion,
             "data": f"{dataset.name} {split}",
             "pictures": len(tally.pictures),
             "miou": tally.miou,
@@ -78,6 +79,8 @@ def table(lines, points):
     for row in lines:
         speed = f"{speed_up(points[row['point']]):.2f}x"
         pause = f"`{row['pause']}`{', early exit' * row['early_exit']}"
+        if row["criterion"] != "entropy" and row["pause"] != "none":
+            pause += f", {row['criterion']}"
         interval = f"{100 * row['miou_low']:.2f} to {100 * row['miou_high']:.2f}"
         rows.append(
             f"| {row['data']}, {row['pictures']} pictures | {row['point']} | {pause} | {speed} | "
@@ -109,13 +112,18 @@ if arguments.data:
             joined,
             NAMED["balanced"],
             arguments.work,
-            settings=TuneSettings(batch=4, speed=SpeedSettings(threads=1), early_exit=early_exit),
+            settings=TuneSettings(
+                batch=4,
+                speed=SpeedSettings(threads=1),
+                early_exit=True,
+                criterion=criterion,
+            ),
             indices=places.astype(int).tolist(),
             say=lambda *done: print(*done, end="\r", flush=True),
         ).points
-        for early_exit in (False, True)
+        for criterion in ("entropy", "neighbours")
     ]
-    # All points were timed in one run: that with early exit or that without, whichever is faster.
+    # All points were timed in one run: of the ways to pause the one whose balanced is fastest.
     points = max(found, key=lambda points: speed_up(points["balanced"]))
     (directory / "operating_points.json").unlink(missing_ok=True)
     write_points(directory, points)

@@ -137,8 +137,10 @@ def tune(
     found = evaluate([NO_PAUSE, *paper_configs(depth)])
     procedure = settings.procedure or ("layers" if budget.max_drop is not None else "filter")
     if procedure == "layers":
+        # Nearly all can exit once the auxiliary head is as good as the whole network.
+        shares = [*spaced(9), 0.95] if settings.early_exit else spaced(9)
         for asked in dict.fromkeys([budget, *NAMED.values()]):
-            found += search(evaluate, asked, depth, spaced(9))
+            found += search(evaluate, asked, depth, shares)
     else:
         found += evaluate(fast_enough(table, budget, depth, settings))
     found = list({item.pause: item for item in found}.values())
