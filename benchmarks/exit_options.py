@@ -3,9 +3,10 @@
     python benchmarks/exit_options.py --data camvid:DIR
 
 On runs of benchmarks/evidence.py, the configurations that were measured there. *calibrated*: with
-temperatures fitted on the very pictures that count, which flatters them. *blended*, *settled*: what
-exits is mixed half and half with the mean of the probabilities around it, or replaced by it where
-the two disagree. *protected*: pedestrians and bicyclists pause after all others.
+temperatures fitted on some of the very pictures that count, which flatters them. *blended*,
+*settled*: what exits is mixed half and half with the mean of the probabilities around it, or
+replaced by it where the two disagree. *protected*: pedestrians and bicyclists pause after all
+others.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from paumer.study.temperature import fit_temperatures
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 record.add_arguments(parser)
 parser.add_argument("--seeds", type=int, nargs="*", default=[0])
-parser.add_argument("options", nargs="*", default=["calibrated", "blended", "settled", "protected"])
+parser.add_argument("options", nargs="*", default=["protected", "blended", "settled", "calibrated"])
 arguments = parser.parse_args()
 torch.set_num_threads(1)
 dataset = open_dataset(arguments.data, "val")
@@ -74,7 +75,7 @@ for seed in arguments.seeds:
         if option in ("blended", "settled"):
             network.__class__ = Blended if option == "blended" else Settled
         if option == "calibrated":
-            fits = fit_temperatures(predictor, dataset, range(0, len(dataset), 2))
+            fits = fit_temperatures(predictor, dataset, range(0, len(dataset), 8))
             temperatures = tuple(fit.temperature for fit in fits)
             network.config = replace(network.config, temperatures=temperatures)
         ways = [

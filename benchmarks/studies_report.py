@@ -1,10 +1,11 @@
-"""Print what results/ says of the studies, each against the plain run of its decoder, and draw it.
+"""Print what results/ says of options of training and of inference, losers included, and draw it.
 
     python benchmarks/studies_report.py
 
 Points lost at a speed lie on straight lines between the best configurations, as in the paper's
 spline table. Speeds are those of results/speed.json and speed-exit.json; a study of another network
-needs its own in results/study-NAME, by `paumer bench` as in benchmarks/evidence_report.py.
+needs its own in results/study-NAME, by `paumer bench` as in benchmarks/evidence_report.py. What
+is lost is lost against the plain run of the same decoder and steps.
 """
 
 import argparse
@@ -65,6 +66,27 @@ for folder in sorted(arguments.results.glob("study-*")):
     rows.append([*row, *(lost(exits, none, base) if exits else [""] * len(SPEEDS))])
 names = [f"{speed:g}x" for speed in SPEEDS]
 table(["study", "plain", "unpaused", "lost", *names, *(f"exit {n}" for n in names)], rows)
+
+# Of inference, on the first seed of benchmarks/evidence.py: who pauses and where patches leave.
+WAYS = {
+    "pausing": ("val", "speed.json"),
+    "early exit": ("val-exit", "speed-exit.json"),
+    "late exit": ("val-late", "speed-exit.json"),
+    "late exit by borders": ("val-borders", "speed-borders.json"),
+    "late exit by neighbours": ("val-neighbours", "speed-neighbours.json"),
+    "the same, protected": ("val-protected", "speed-neighbours.json"),
+    "the same, calibrated": ("val-calibrated", "speed-neighbours.json"),
+    "the same, blended": ("val-blended", "speed-neighbours.json"),
+    "the same, settled": ("val-settled", "speed-neighbours.json"),
+}
+rows = []
+base = mean(results.tallies("plain-0", "val")["none"])
+for way, (title, file) in WAYS.items():
+    items = results.mean_measurements("paumer-0", title, results.speeds(file, UNPAUSED))
+    if items:
+        none = baseline(items)
+        rows.append([way, f"{100 * none.miou - base:+.2f}", *lost(items, none, base)])
+table(["way, seed 0", "unpaused", *names], rows)
 
 FIGURES = {
     "aux-weight": {"0.01": "aux-0.01", "0.1": "usual", "1": "aux-1"},
