@@ -18,15 +18,14 @@ parser.add_argument("--split", default="val")
 parser.add_argument("--seeds", type=int, default=3)
 arguments = parser.parse_args()
 GUARDED = ("pedestrian", "bicyclist")
-BORDERS = ("--early-exit", "--criterion", "borders")
+BEST = ("5:0.5,9:0.9", "--early-exit", "--criterion", "neighbours")
 WAYS = {
     "plain": ("none",),
     "unpaused": ("none",),
     "pausing": ("2:0.2,3:0.3,4:0.35,7:0.3",),
     "early exit": ("4:0.6", "--early-exit"),
-    "late exit by borders": ("3:0.2,4:0.3,9:0.95", *BORDERS),
-    "protected": ("4:0.5,9:0.85", *BORDERS, "--protect", *GUARDED),
-    "the same, not protected": ("4:0.5,9:0.85", *BORDERS),
+    "late exit by neighbours": BEST,
+    "the same, protected": (*BEST, "--protect", *GUARDED),
 }
 
 
@@ -39,9 +38,10 @@ def evaluate(title, seed):
     if not path.exists():
         what = ["--model", arguments.runs / run / "model", "--data", arguments.data]
         what += ["--split", arguments.split, "--pause", pause, *words]
-        how = ["--by-size", "--batch", 4, "--threads", 1, "--json", path]
+        whole = arguments.runs / run / name
+        how = ["--by-size", "--batch", 4, "--threads", 1, "--json", whole]
         record.paumer("evaluate", *what, *how)
-        (row,) = json.loads(path.read_text())["evaluations"]
+        (row,) = json.loads(whole.read_text())["evaluations"]
         del row["confusion"]
         path.write_text(json.dumps(row, indent=1) + "\n")
     return json.loads(path.read_text())
