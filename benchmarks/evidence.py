@@ -51,6 +51,8 @@ NEIGHBOURS += ["2:0.2,3:0.3,4:0.35,9:0.95", "2:0.25,3:0.3,4:0.3,9:0.95"]
 FASTEST = ["2:0.25,3:0.3,4:0.35,9:0.95", "2:0.25,3:0.35,4:0.35,9:0.95"]
 GRIDS = {"exit": EXIT, "late": LATE, "borders": BORDERS}
 GRIDS |= {"neighbours": NEIGHBOURS, "neighbours-fastest": FASTEST}
+FIXED = ["9:0.95", "9:0.9", "5:0.5,9:0.9", "2:0.1,3:0.25,4:0.3,9:0.95"]
+TEST_GRIDS = {"exit": EXIT, "neighbours": [*FIXED, "2:0.25,3:0.3,4:0.3,9:0.95"]}
 # What that says is best for a speed: random pausing, and all seeds on test.
 CHOSEN = ["3:0.4,4:0.4,6:0.4", "3:0.5,4:0.35,7:0.3", "2:0.2,3:0.3,4:0.35,7:0.3"]
 RUNS = [(kind, seed) for seed in range(arguments.seeds) for kind in KINDS]
@@ -77,8 +79,8 @@ def branch(kind, seed):
         more = BEYOND if kind == "paumer" and split == "val" else CHOSEN
         kept.measure(*common, "paper", *more, "--criterion", KINDS[kind])
         if kind == "paumer":
-            for title in GRIDS if split == "val" else ON_TEST:
-                how = ["--split", split, "--grid", *GRIDS[title], "--early-exit"]
+            for title, grid in (GRIDS if split == "val" else TEST_GRIDS).items():
+                how = ["--split", split, "--grid", *grid, "--early-exit"]
                 who = title.split("-")[0]
                 how += ["--criterion", who] if who in ("borders", "neighbours") else []
                 kept.measure(name, f"{split}-{title}", *how)

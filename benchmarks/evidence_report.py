@@ -32,6 +32,7 @@ plain, paumer, random = (results.tallies(kind, split) for kind in ("plain", "pau
 # Patches that exit: early, late by entropy, late by what is around a patch.
 EXITS = ("exit", "late", "borders", "neighbours")
 exits = {title: results.tallies("paumer", f"{split}-{title}") for title in EXITS}
+exits["neighbours"] |= results.tallies("paumer", f"{split}-neighbours-fastest")
 if not (plain and paumer and start):
     parser.error(f'not all runs are in "{arguments.results}": run benchmarks/evidence.py first')
 speed = results.speeds("speed.json")
