@@ -118,8 +118,8 @@ if arguments.data:
     print("timed")
     ways = [Inference(pause=p, early_exit=bool(p), criterion=neighbours, batch=4) for p in pauses]
     tallies = evaluate(predictor, joined, ways, places.astype(int).tolist())
-    size = (images.shape[2], images.shape[3])
-    found = describe(predictor, ways, tallies, size, data=f"{joined.name} val")
+    seen = (images.shape[2], images.shape[3])
+    found = describe(predictor, ways, tallies, seen, data=f"{joined.name} val")
     for item in found:
         print(f"{item.pause}: {100 * item.miou:.2f}", flush=True)
     points = decide(found, speeds.measurements, NAMED["balanced"]).points
