@@ -30,14 +30,15 @@ results, split = Results(arguments.results, arguments.seeds), arguments.split
 start = results.tallies("segmenter", split)
 plain, paumer, random = (results.tallies(kind, split) for kind in ("plain", "paumer", "random"))
 # Patches that exit: early, late by entropy, late by what is around a patch.
-EXITS = ("exit", "late", "borders", "neighbours")
+EXITS = ("exit", "late", "borders", "neighbours", "protected")
+SPEEDS = {"late": "exit", "protected": "neighbours"}
 exits = {title: results.tallies("paumer", f"{split}-{title}") for title in EXITS}
 exits["neighbours"] |= results.tallies("paumer", f"{split}-neighbours-fastest")
 if not (plain and paumer and start):
     parser.error(f'not all runs are in "{arguments.results}": run benchmarks/evidence.py first')
 speed = results.speeds("speed.json")
 exit_speeds = {
-    title: results.speeds(f"speed-{'exit' if title == 'late' else title}.json", speed.get("none"))
+    title: results.speeds(f"speed-{SPEEDS.get(title, title)}.json", speed.get("none"))
     for title in EXITS
 }
 base = plain["none"]
@@ -58,7 +59,7 @@ def against(items):
 
 LOST = ["against plain", "against the start"]
 WORDS = {"exit": "early exit", "late": "late exit", "borders": "late exit by borders"}
-WORDS["neighbours"] = "late exit by neighbours"
+WORDS |= {"neighbours": "late exit by neighbours", "protected": "by neighbours, protected"}
 rows = []
 for pause, items in paumer.items():
     row = [f"`{pause}`", *timed(pause, speed), spread(items), *against(items)]
@@ -112,6 +113,7 @@ if speed:
     } | {
         WORDS[title]: results.mean_measurements("paumer", f"{split}-{title}", exit_speeds[title])
         for title in EXITS
+        if title != "protected"  # One line more could not be told apart.
     }
     reference = baseline(results.mean_measurements("plain", split, speed))
     series = {name: items for name, items in series.items() if len(items) > 1}
