@@ -20,6 +20,7 @@ from PIL import Image
 from serve_client import Client, closed_loop, get, get_json, make_pictures, service, start
 
 from paumer import load
+from paumer.criteria import named
 from paumer.media import read_image
 
 NGINX_CONF = Path(__file__).parents[1] / "deploy" / "nginx.conf"
@@ -110,10 +111,13 @@ def mixed(arguments):
             wrong += 1
             continue
         exits = answer.headers["x-paumer-early-exit"] == "true"
-        key = (file, answer.headers["x-paumer-pause"], exits)
+        who = answer.headers["x-paumer-criterion"]
+        key = (file, answer.headers["x-paumer-pause"], exits, who)
         if key not in alone:
             picture = read_image(files[file])
-            alone[key] = predictor.predict(picture, key[1], early_exit=exits).labels
+            alone[key] = predictor.predict(
+                picture, key[1], early_exit=exits, criterion=named(who)
+            ).labels
         worst = max(worst, float((labels_of(answer) != alone[key]).mean()))
     print(f"{len(asked)} requests, {len(alone)} different wishes, worst mask differs in {worst:g}")
     numbers = {"requests": len(asked), "without": wrong, "worst": worst}

@@ -230,7 +230,7 @@ def video(model, seconds):
         frames = [scenes[number].image for number in range(40)]
         speeds = []
         for rung in (rungs[0], rungs[-1]):
-            how = Inference(pause=rung.point.pause, early_exit=rung.point.early_exit)
+            how = Inference().at(rung.point)
             begin = time.perf_counter()
             for frame in frames[:12]:
                 predictor.predict_batch([frame], how)

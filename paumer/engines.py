@@ -112,7 +112,7 @@ class ExportedEngine:
         criterion: AnyCriterion,
     ) -> Iterator[Answer]:
         """The answer of each way, one after the other."""
-        who = name_of(criterion)
+        who = name_of(criterion) if any(pause for pause, _ in ways) else "entropy"
         if who not in EXPORTED:
             known = ", ".join(EXPORTED)
             raise ValueError(
@@ -120,7 +120,9 @@ class ExportedEngine:
             )
         pixels = pad_to_patches(images, self.network.backbone.patch).cpu().numpy()
         for number, (pause, early_exit) in enumerate(ways):
-            info, run = self._session((pixels.shape[2], pixels.shape[3]), pause, early_exit, who)
+            info, run = self._session(
+                (pixels.shape[2], pixels.shape[3]), pause, early_exit, who if pause else "entropy"
+            )
             logits, paused = run(pixels, info.kept(pause) if info.pause is None else [])
             yield number, torch.from_numpy(logits), torch.from_numpy(paused)
 

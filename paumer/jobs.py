@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from paumer import media
 from paumer.criteria import name_of
@@ -188,9 +189,12 @@ class Job:
         return all((self.out / name).is_file() for name in line.get("files", ["?"]))
 
     def _told(self, source: Source) -> str:
-        """In words, what the results depend on: the options, the model, and the picture."""
+        """In words, what the results depend on: the options, the model, and the picture.
+
+        What a criterion without a name did before cannot be known: its pictures are never finished.
+        """
         how = self.how
-        pause = f"{how.pause} {how.early_exit} {name_of(how.criterion) or how.criterion}"
+        pause = f"{how.pause} {how.early_exit} {name_of(how.criterion) or uuid4()}"
         if self.governor:
             points = (rung.point for rung in self.governor.rungs)
             rungs = (f"{point.pause} {point.early_exit} {point.criterion}" for point in points)

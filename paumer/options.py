@@ -66,9 +66,9 @@ class BenchOptions:
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""
 
-    criterion: str = "entropy"
+    criterion: str | None = None
     """Who pauses: entropy, confidence, margin, borders (the highest entropy around a patch),
-    neighbours (the mean entropy around it)."""
+    neighbours (the mean entropy around it); default: entropy."""
 
     device: str = "auto"
     """cpu, cuda, or auto."""
@@ -434,9 +434,10 @@ class SweepOptions:
     """paper (13), one (each block x 20 shares), two (pairs of blocks x 10 x 10 shares), count (all
     choices of blocks at a share of 0.4), or configurations."""
 
-    criterion: str = "entropy"
+    criterion: str | None = None
     """Who pauses: entropy, confidence, margin, borders (the highest entropy around a patch),
-    neighbours (the mean entropy around it), random, or oracle (the true labels)."""
+    neighbours (the mean entropy around it), random, or oracle (the true labels); default:
+    entropy."""
 
     early_exit: bool = False
     """Paused patches take the auxiliary head's label and skip the decoder."""

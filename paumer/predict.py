@@ -70,7 +70,8 @@ class Inference:
 
     def at(self, point: Measurement) -> Self:
         """The same at an operating point, which says who pauses and whether patches exit early."""
-        who = named(point.criterion)
+        # Where nothing pauses nobody has to be chosen: all such ways are one.
+        who = named(point.criterion) if point.pause else entropy
         return replace(self, pause=point.pause, early_exit=point.early_exit, criterion=who)
 
 
@@ -391,9 +392,15 @@ def read_points(directory: Path) -> dict[str, Measurement]:
         return {}
     try:
         values = json.loads(path.read_text("utf-8"))
-        return {name: Measurement.from_json(point) for name, point in values.items()}
+        return {name: _known(Measurement.from_json(point)) for name, point in values.items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f'cannot read operating points "{path}": {error}') from error
+
+
+def _known(point: Measurement) -> Measurement:
+    """The point, if it says who pauses; where nothing does, nobody has to be chosen."""
+    named(point.criterion)
+    return point if point.pause else replace(point, criterion="entropy")
 
 
 def check_point_name(name: str) -> None:

@@ -149,8 +149,11 @@ def test_loading_reads_operating_points(predictor, tmp_path):
     assert load(tmp_path / "model").way("fast", criterion=entropy).criterion is entropy
     points["fast"]["criterion"] = "luck"
     (tmp_path / "model" / "operating_points.json").write_text(json.dumps(points))
-    with pytest.raises(ValueError, match='no criterion "luck"'):
-        load(tmp_path / "model").way("fast")
+    with pytest.raises(ValueError, match=r'operating_points.json": no criterion "luck"'):
+        load(tmp_path / "model")
+    points["fast"] = {"pause": "none", "criterion": "neighbours"}
+    (tmp_path / "model" / "operating_points.json").write_text(json.dumps(points))
+    assert load(tmp_path / "model").way("fast") == Inference()
     (tmp_path / "model" / "operating_points.json").write_text('{"fast": 3}')
     with pytest.raises(ValueError, match="operating_points"):
         load(tmp_path / "model")

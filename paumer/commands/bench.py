@@ -45,7 +45,7 @@ def bench(options: BenchOptions = BenchOptions()) -> None:  # noqa: B008
         full_size=options.upsample,
         engines=tuple(dict.fromkeys(options.engine)),
         early_exit=options.early_exit,
-        criterion=options.criterion,
+        criterion=options.criterion or "entropy",
     )
     images = _bench_images(options, model, (height, width)).to(device)
     if options.batch == "auto":

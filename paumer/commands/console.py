@@ -66,14 +66,14 @@ def spell_points(
     texts: Sequence[str],
     points: "Mapping[str, Measurement]",
     early_exit: bool,
-    criterion: str,
+    criterion: str | None,
 ) -> list[str]:
     """The texts with operating points' names replaced by their configurations."""
     for text in texts:
         point = points.get(text)
         if point and point.early_exit and not early_exit:
             raise ValueError(f'the operating point "{text}" exits early: add --early-exit')
-        if point and point.pause and point.criterion != criterion:
+        if point and criterion is None and point.criterion != "entropy":
             own = point.criterion
             raise ValueError(f'the operating point "{text}" pauses by {own}: add --criterion {own}')
     return [str(points[text].pause) if text in points else text for text in texts]

@@ -107,15 +107,15 @@ def sweep(options: SweepOptions) -> None:
 
     predictor, dataset, places = _open(options)
     network = predictor.network
-    how = (options.early_exit, options.criterion)
-    names = spell_points(options.grid, predictor.points, *how)
+    names = spell_points(options.grid, predictor.points, options.early_exit, options.criterion)
+    who = options.criterion or "entropy"
     pauses = grid(names, network.pausing_depth)
     for pause in pauses:
         network.check(pause, options.early_exit and bool(pause))
     ways = [_way(pause, options.early_exit, options.batch) for pause in pauses]
     # What timing needs is made before hours of counting, so that a mistake shows at once.
     # Random pausing and the oracle are timed as entropy: what they know costs nothing.
-    timed = options.criterion if options.criterion in CRITERIA else "entropy"
+    timed = who if who in CRITERIA else "entropy"
     settings = SpeedSettings(
         threads=options.threads, early_exit=options.early_exit, criterion=timed
     )
@@ -124,7 +124,7 @@ def sweep(options: SweepOptions) -> None:
     if options.speed == "measure":
         for pause in pauses:
             network.multiply_adds((images.shape[2], images.shape[3]), pause, options.early_exit)
-    task = Sweep(predictor, dataset, ways, options.out, options.criterion, places)
+    task = Sweep(predictor, dataset, ways, options.out, who, places)
     shard = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     with progress_bar(f"{len(ways)} configurations") as update:
         tallies = task.run(shard, update)
@@ -135,7 +135,7 @@ def sweep(options: SweepOptions) -> None:
     if options.speed == "predict":
         table = replace(_cost_table(predictor, images, settings), windows=windows)
     name = f"{dataset.name} {dataset.split}"
-    found = describe(predictor, ways, tallies, size, options.criterion, table, name)
+    found = describe(predictor, ways, tallies, size, who, table, name)
     if options.speed == "measure":
         with progress_bar("timing") as update:
             report = measure_speed(predictor.network, images, pauses, settings, update)

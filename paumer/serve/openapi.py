@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from paumer.criteria import CRITERIA
 from paumer.serve.answers import OUTPUTS
 
 
@@ -32,6 +33,12 @@ SEGMENT: dict[str, Any] = {
             "With a configuration: paused patches take the auxiliary head's label.",
             type="boolean",
         ),
+        _option(
+            "criterion",
+            "With a configuration: who pauses.",
+            enum=[*CRITERIA],
+            default="entropy",
+        ),
         _option("output", "What to answer.", enum=[*OUTPUTS, "all"], default="mask"),
     ],
     "requestBody": {
@@ -45,7 +52,7 @@ SEGMENT: dict[str, Any] = {
     "responses": {
         "200": {
             "description": "The result. Headers: X-Paumer-Pause, X-Paumer-Point, "
-            "X-Paumer-Early-Exit, Server-Timing.",
+            "X-Paumer-Early-Exit, X-Paumer-Criterion, Server-Timing.",
             "content": {"image/png": {"schema": _FILE}, "application/json": {}},
         },
         "400": _failure("A wrong option, or a damaged picture"),

@@ -25,6 +25,7 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paumer import __version__
+from paumer.criteria import name_of
 from paumer.media import TooManyPixelsError, UnknownKindError, read_image
 from paumer.scenes.scene import scene, scene_seeds
 from paumer.serve import answers
@@ -190,6 +191,7 @@ class _Door:
                 "x-paumer-pause": str(done.way.pause),
                 "x-paumer-point": quote(self.service.point_name(done.way) or ""),
                 "x-paumer-early-exit": str(done.way.early_exit).lower(),
+                "x-paumer-criterion": name_of(done.way.criterion) or "",
                 "server-timing": ", ".join(spans),
             },
         )
@@ -257,6 +259,7 @@ class _Door:
             "pause": str(done.way.pause),
             "point": self.service.point_name(done.way),
             "early_exit": done.way.early_exit,
+            "criterion": name_of(done.way.criterion),
             "work": self.service.work_ratio(done.result, done.way),
             **answers.details(done.result),
             "milliseconds": times(),
@@ -344,7 +347,7 @@ async def _read_form(request: Request, body: bytes) -> tuple[bytes, dict[str, st
 
 def _read_options(values: Mapping[str, str]) -> tuple[Asked, str]:
     """What is asked for, and as what it is wanted."""
-    known = ("pause", "floor", "early_exit", "output")
+    known = ("pause", "floor", "early_exit", "criterion", "output")
     if unknown := [name for name in values if name not in known]:
         raise ValueError(f'no option "{unknown[0]}": choose of {", ".join(known)}')
     output = values.get("output", "mask")
@@ -356,7 +359,10 @@ def _read_options(values: Mapping[str, str]) -> tuple[Asked, str]:
         raise ValueError(f'early_exit "{exits}" is neither true nor false')
     early_exit = None if exits is None else _TRUTH[exits.lower()]
     asked = Asked(
-        pause=values.get("pause", "auto"), floor=values.get("floor"), early_exit=early_exit
+        pause=values.get("pause", "auto"),
+        floor=values.get("floor"),
+        early_exit=early_exit,
+        criterion=values.get("criterion"),
     )
     return asked, output
 

@@ -36,6 +36,7 @@ class Asked:
     pause: str = "auto"
     floor: str | None = None
     early_exit: bool | None = None
+    criterion: str | None = None
 
 
 class Service:
@@ -111,10 +112,11 @@ class Service:
 
     def way(self, asked: Asked) -> Inference | None:
         """How to run what is asked for, None if the governor decides."""
-        if asked.early_exit is not None and asked.pause in ("auto", *self.known):
-            raise ValueError(
-                f'early_exit goes with a configuration such as 3:0.4, not with "{asked.pause}"'
-            )
+        for name in ("early_exit", "criterion"):
+            if getattr(asked, name) is not None and asked.pause in ("auto", *self.known):
+                raise ValueError(
+                    f'{name} goes with a configuration such as 3:0.4, not with "{asked.pause}"'
+                )
         if asked.pause == "auto":
             return None
         if asked.floor is not None:
@@ -129,7 +131,8 @@ class Service:
             )
         pause, exits = PauseConfig.parse(asked.pause), bool(asked.early_exit)
         self.predictor.network.check(pause, exits)
-        return Inference(pause=pause, early_exit=exits, batch=self._batch)
+        asks = Measurement(pause=pause, early_exit=exits, criterion=asked.criterion or "entropy")
+        return Inference(batch=self._batch).at(asks)
 
     def limit(self, floor: str | None) -> int:
         """The place of the fastest rung that a client accepts."""

@@ -114,7 +114,7 @@ def measure_speed(
             pause=config,
             engine=engine,
             early_exit=settings.early_exit and bool(config),
-            criterion=settings.criterion,
+            criterion=settings.criterion if config else "entropy",
             images_per_second=len(images) / best,
             latency_ms=1000 * float(np.median(seconds[:, number])),
             latency_ms_p95=1000 * float(np.percentile(seconds[:, number], 95)),

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from paumer.criteria import name_of
+from paumer.criteria import CRITERIA, name_of
 from paumer.data.datasets import Dataset
 from paumer.disk import replace_file
 from paumer.model.weights import fingerprint
@@ -49,7 +49,8 @@ class Sweep:
     dataset: Dataset
     ways: Sequence[Inference]
     directory: Path
-    criterion: str = "entropy"
+    criterion: str | None = None
+    """Who pauses in all ways, by name; without it each way says so itself."""
     indices: Sequence[int] | None = None
 
     def run(
@@ -61,7 +62,8 @@ class Sweep:
         The first one waits for the others and gives the result, the others give None.
         """
         check_classes(self.predictor, self.dataset)
-        check_criterion(self.criterion, self.predictor, self.ways[0])
+        if self.criterion is not None:
+            check_criterion(self.criterion, self.predictor, self.ways[0])
         self._claim()
         groups = batches(self.predictor, self.dataset, self.ways[0], self._places, self.criterion)
         rank, world = shard
@@ -105,12 +107,13 @@ class Sweep:
 
     def fingerprint(self) -> str:
         """A text that changes with whatever changes the counts, so that old ones never mix in."""
+        who = [name_of(way.criterion) or str(way.criterion) for way in self.ways]
         said = [
             fingerprint(self.predictor.network.state_dict()),
             json.dumps(self.predictor.config.to_json(), sort_keys=True),
             f"{self.dataset.name} {self.dataset.split} {len(self.dataset)}",
             *(self._identity(place) for place in self._places),
-            self.criterion,
+            self.criterion or ",".join(dict.fromkeys(who)),
             *(
                 f"{way.pause} {way.early_exit} {way.window} {way.stride} {way.short_side} "
                 f"{way.batch} {way.scales} {way.flip} {way.protect}"
@@ -187,8 +190,9 @@ def describe(
     found = []
     for way, tally in zip(ways, tallies, strict=True):
         low, high = tally.interval()
+        who = criterion or name_of(way.criterion) or "another"
         known: dict[str, Any] = {
-            "criterion": criterion or name_of(way.criterion) or "another",
+            "criterion": "entropy" if who in CRITERIA and not way.pause else who,
             "data": data,
             "miou": known_value(tally.miou),
             "miou_low": known_value(low),

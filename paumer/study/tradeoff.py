@@ -48,7 +48,7 @@ class Measurement:
     @property
     def how(self) -> str:
         """The configuration in words, with what is not the paper's way."""
-        who = "" if self.criterion == "entropy" or not self.pause else f", {self.criterion}"
+        who = "" if self.criterion == "entropy" else f", {self.criterion}"
         return f"{self.pause}{', early exit' * self.early_exit}{who}"
 
     def to_json(self) -> dict[str, Any]:

@@ -173,7 +173,7 @@ def test_points_keep_who_pauses(model, data, tmp_path):
         *("--size", 32, "--rounds", 1, "--threads", 1, "--json", tmp_path / "b"),
     )
     told = json.loads((tmp_path / "b").read_text())["measurements"]
-    assert [item["criterion"] for item in told] == ["borders", "borders"]
+    assert [item["criterion"] for item in told] == ["entropy", "borders"]
     for verb, grid in (("bench", "--pause"), ("sweep", "--grid")):
         out = ("--out", tmp_path / "s", "--data", data) if verb == "sweep" else ("--size", 32)
         with pytest.raises(ValueError, match="pauses by borders: add --criterion borders"):

@@ -43,13 +43,20 @@ KINDS = {
     ".svg": "image/svg+xml",
 }
 POINTS = [
-    {"name": name, "pause": pause, "early_exit": False, "miou": miou, "speed_up": speed}
+    {
+        "name": name,
+        "pause": pause,
+        "early_exit": False,
+        "criterion": who,
+        "miou": miou,
+        "speed_up": speed,
+    }
     | {"latency_ms": 40 / speed}
-    for name, pause, miou, speed in (
-        ("accurate", "none", 0.645, 1.0),
-        ("light", "3:0.2", 0.646, 1.2),
-        ("balanced", "3:0.4", 0.644, 1.4),
-        ("fast", "3:0.4,5:0.4", 0.636, 1.7),
+    for name, pause, who, miou, speed in (
+        ("accurate", "none", "entropy", 0.645, 1.0),
+        ("light", "3:0.2", "entropy", 0.646, 1.2),
+        ("balanced", "3:0.4", "entropy", 0.644, 1.4),
+        ("fast", "3:0.4,5:0.4", "neighbours", 0.636, 1.7),
     )
 ]
 
@@ -132,6 +139,7 @@ class Stub:
             "pause": pause,
             "point": next((p["name"] for p in POINTS if p["pause"] == pause), None),
             "early_exit": query.get("early_exit") == "true",
+            "criterion": query.get("criterion", "entropy"),
             "width": width,
             "height": height,
             "milliseconds": {"queue": 1.0, "compute": 30.0, "encode": 4.0, "total": 35.0},
@@ -410,7 +418,8 @@ def test_the_dial_turns_by_keyboard_and_asks_when_it_rests(open_page, stub):
     says(page, "#message", "Pause 3:0.4,5:0.4:")
     says(page, "#point", "fast")
     text = page.locator("#dial").get_attribute("aria-valuetext")
-    assert text == f"fast: pause 3:0.4,5:0.4, mIoU 63.6, 1.70 {TIMES} as fast"
+    assert text == f"fast: pause 3:0.4,5:0.4, by neighbours, mIoU 63.6, 1.70 {TIMES} as fast"
+    assert stub.asked[-1]["criterion"] == "neighbours"
     page.evaluate(
         """async () => {
             const dial = document.getElementById("dial");
@@ -585,7 +594,7 @@ def test_a_point_of_the_curve_sets_the_dial(open_page, stub):
     page.get_by_role("button", name="pause 5:0.2, mIoU 64.0").click()
     says(page, "#message", "Pause 5:0.2:")
     current = page.locator("[aria-current]")
-    assert current.get_attribute("data-key") == "5:0.2 false"
+    assert current.get_attribute("data-key") == "5:0.2 false entropy"
     current.focus()
     page.keyboard.press("End")
     page.keyboard.press("Enter")

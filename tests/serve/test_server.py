@@ -94,6 +94,8 @@ def test_hostile_bodies_get_a_sentence(serving, png):
         (png(), {"pause": "nowhere"}, 400, '"nowhere" is no configuration'),
         (png(), {"output": "video"}, 400, 'output "video" is not known'),
         (png(), {"early_exit": "maybe"}, 400, 'early_exit "maybe"'),
+        (png(), {"pause": "2:0.4", "criterion": "luck"}, 400, 'no criterion "luck"'),
+        (png(), {"criterion": "borders"}, 400, "criterion goes with a configuration"),
         (png(), {"url": "http://x"}, 400, 'no option "url"'),
     ]
     for body, options, status, words in cases:
@@ -168,6 +170,7 @@ def test_many_clients_with_mixed_wishes_get_what_they_would_get_alone(
     for (number, _, size), response in zip(asked, asyncio.run(all_of_them()), strict=True):
         picture = np.array(Image.open(io.BytesIO(png(number % 7, size))))
         exits = response.headers["x-paumer-early-exit"] == "true"
+        assert response.headers["x-paumer-criterion"] == "entropy"
         alone = predictor.predict(picture, response.headers["x-paumer-pause"], early_exit=exits)
         different += (mask_of(response) != alone.labels).sum()
         total += alone.labels.size
@@ -307,7 +310,7 @@ def test_nothing_is_loaded_from_outside(serving):
     described = running.client.get("/openapi.json").json()["paths"]
     assert {"/v1/segment", "/v1/model", "/healthz", "/metrics"} <= described.keys()
     names = [item["name"] for item in described["/v1/segment"]["post"]["parameters"]]
-    assert names == ["pause", "floor", "early_exit", "output"]
+    assert names == ["pause", "floor", "early_exit", "criterion", "output"]
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from paumer import Inference, PauseConfig
+from paumer.criteria import CRITERIA
 from paumer.data.labels import ClassSet, distinct_colours
 from paumer.study.accuracy import Confusion, Tally, evaluate, paired_difference
 
@@ -82,7 +83,7 @@ def test_pictures_are_let_go_of(predictor, pictures):
     assert max(alive) <= 4
 
 
-@pytest.mark.parametrize("criterion", ["entropy", "confidence", "margin", "random", "oracle"])
+@pytest.mark.parametrize("criterion", [*CRITERIA, "random", "oracle"])
 def test_every_criterion_can_be_named(predictor, pictures, criterion):
     (tally,) = evaluate(predictor, pictures(2), ways()[1:2], criterion=criterion)
     assert 0 <= tally.miou <= 1

@@ -27,9 +27,10 @@ function svg(tag, attributes = {}, ...children) {
 
 /**
  * What tells one point from another.
- * @param {{pause: string, early_exit: boolean}} point
+ * @typedef {{pause: string, early_exit: boolean, criterion: string}} Way
+ * @param {Way} point
  */
-export const keyOf = (point) => `${point.pause} ${point.early_exit}`;
+export const keyOf = (point) => `${point.pause} ${point.early_exit} ${point.criterion}`;
 
 /**
  * A point in a few words.
@@ -38,6 +39,7 @@ export const keyOf = (point) => `${point.pause} ${point.early_exit}`;
 export function factsOf(point) {
   const facts = [point.pause === "none" ? "no pausing" : `pause ${point.pause}`];
   if (point.early_exit) facts.push("early exit");
+  if (point.criterion !== "entropy") facts.push(`by ${point.criterion}`);
   if (point.miou !== null) facts.push(`mIoU ${(100 * point.miou).toFixed(1)}`);
   if (point.speed_up !== null) facts.push(`${point.speed_up.toFixed(2)} × as fast`);
   return facts.join(", ");
@@ -100,7 +102,7 @@ export class Curve {
     new ResizeObserver(() => this.draw()).observe(host);
   }
 
-  /** Mark a point as the current one. @param {{pause: string, early_exit: boolean} | null} point */
+  /** Mark a point as the current one. @param {Way | null} point */
   mark(point) {
     this.current = point ? keyOf(point) : "";
     if (this.points.length >= 2) this.draw();

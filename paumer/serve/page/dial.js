@@ -4,7 +4,7 @@
  * @typedef {import("./service.js").Answer} Answer
  * @typedef {import("./service.js").Model} Model
  * @typedef {import("./service.js").Point} Point
- * @typedef {{pause: string, early: boolean, auto: boolean}} Setting What the dial stands at.
+ * @typedef {{pause: string, early: boolean, criterion: string, auto: boolean}} Setting What the dial stands at.
  */
 
 import { factsOf, keyOf } from "./charts.js";
@@ -13,7 +13,7 @@ import { factsOf, keyOf } from "./charts.js";
 const REST = 150;
 
 /** The only point of a model that has none. */
-const PLAIN = { name: null, pause: "none", early_exit: false, miou: null, speed_up: null, latency_ms: null };
+const PLAIN = { name: null, pause: "none", early_exit: false, criterion: "entropy", miou: null, speed_up: null, latency_ms: null };
 
 export class Dial {
   /**
@@ -45,7 +45,7 @@ export class Dial {
     this.slider.addEventListener("input", () => this.set(settingOf(this.points[Number(this.slider.value)]), REST));
     this.auto.addEventListener("change", () => this.set({ ...this.setting, auto: this.auto.checked }));
     this.early.addEventListener("change", () =>
-      this.set({ pause: this.pauseNow() ?? "none", early: this.early.checked, auto: false }));
+      this.set({ pause: this.pauseNow() ?? "none", early: this.early.checked, criterion: this.criterionNow(), auto: false }));
     place("custom").addEventListener("submit", (event) => {
       event.preventDefault();
       this.read();
@@ -78,11 +78,22 @@ export class Dial {
     return this.setting.auto ? this.answer?.early_exit ?? false : this.setting.early;
   }
 
+  criterionNow() {
+    return this.setting.auto ? this.answer?.criterion ?? "entropy" : this.setting.criterion;
+  }
+
+  /** What stands there or was chosen; null before it was. @returns {import("./charts.js").Way | null} */
+  wayNow() {
+    const pause = this.pauseNow();
+    return pause === null ? null : { pause, early_exit: this.earlyNow(), criterion: this.criterionNow() };
+  }
+
   /** Show where it stands; `answer` is the last one, null for a new picture. @param {Answer | null} [answer] */
   show(answer = this.answer) {
     this.answer = answer;
     const pause = this.pauseNow();
-    const here = this.points.findIndex((p) => p.pause === pause && p.early_exit === this.earlyNow());
+    const way = this.wayNow();
+    const here = this.points.findIndex((p) => way !== null && keyOf(p) === keyOf(way));
     const point = this.points[here];
     if (point) this.slider.value = String(here);
     this.slider.classList.toggle("off", !point);
@@ -106,7 +117,7 @@ export class Dial {
       this.object(problem);
     } else if (named) this.turnTo(named);
     else if (text === "auto") this.set({ ...this.setting, auto: true });
-    else this.set({ pause: text, early: this.earlyNow(), auto: false });
+    else this.set({ pause: text, early: this.earlyNow(), criterion: text === "none" ? "entropy" : this.criterionNow(), auto: false });
   }
 
   /** What is wrong with a configuration, in words; the service checks the rest. @param {string} text */
@@ -124,14 +135,14 @@ export class Dial {
 
   /** What to ask the service for. @returns {import("./service.js").Wish} */
   wish() {
-    const { pause, early, auto } = this.setting;
-    return auto ? { pause: "auto", early: null } : { pause, early };
+    const { pause, early, criterion, auto } = this.setting;
+    return auto ? { pause: "auto", early: null, criterion: null } : { pause, early, criterion };
   }
 
   /** What tells this setting from others. */
   key() {
-    const { pause, early, auto } = this.setting;
-    return auto ? "auto" : keyOf({ pause, early_exit: early });
+    const { pause, early, criterion, auto } = this.setting;
+    return auto ? "auto" : keyOf({ pause, early_exit: early, criterion });
   }
 }
 
@@ -139,7 +150,7 @@ export class Dial {
  * @param {Point} point
  * @returns {Setting}
  */
-const settingOf = (point) => ({ pause: point.pause, early: point.early_exit, auto: false });
+const settingOf = ({ pause, early_exit: early, criterion }) => ({ pause, early, criterion, auto: false });
 
 /** @param {string} id */
 const place = (id) => /** @type {HTMLElement} */ (document.getElementById(id));

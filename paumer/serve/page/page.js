@@ -118,7 +118,7 @@ async function askForBase(of) {
   baseIsComing = true;
   basing = new AbortController();
   try {
-    const answer = await service.segment(of.bytes, { pause: "none", early: false }, basing.signal);
+    const answer = await service.segment(of.bytes, { pause: "none", early: false, criterion: null }, basing.signal);
     if (of !== picture) return;
     keep(answer);
     if (shown) await show(shown);
@@ -132,7 +132,7 @@ async function askForBase(of) {
 /** Remember an answer, and forget the oldest. @param {Answer} answer */
 function keep(answer) {
   const key = keyOf(answer);
-  if (key === keyOf({ pause: "none", early_exit: false })) base = answer;
+  if (answer.pause === "none") base = answer;
   answers.delete(key);
   answers.set(key, answer);
   if (answers.size > KEPT) answers.delete(/** @type {string} */ (answers.keys().next().value));
@@ -153,8 +153,7 @@ async function show(answer) {
 
 function showDial() {
   dial.show(shown);
-  const pause = dial.pauseNow();
-  curve.mark(pause === null ? null : { pause, early_exit: dial.earlyNow() });
+  curve.mark(dial.wayNow());
 }
 
 // Words.
@@ -243,7 +242,8 @@ async function save(output) {
   if (!picture || !shown) return;
   const { bytes, name } = picture;
   try {
-    const file = await service.png(bytes, { pause: shown.pause, early: shown.early_exit }, output);
+    const wish = { pause: shown.pause, early: shown.early_exit, criterion: shown.criterion };
+    const file = await service.png(bytes, wish, output);
     const link = document.createElement("a");
     link.href = URL.createObjectURL(file);
     link.download = `${name.replace(/\.\w+$/, "")}_${output}.png`;

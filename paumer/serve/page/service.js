@@ -4,12 +4,12 @@
  * Every address is relative, so that the page also works behind a path prefix.
  *
  * @typedef {{name: string, colour: [number, number, number]}} ClassOf
- * @typedef {{name: string | null, pause: string, early_exit: boolean, miou: number | null,
- *   speed_up: number | null, latency_ms: number | null}} Point
+ * @typedef {{name: string | null, pause: string, early_exit: boolean, criterion: string,
+ *   miou: number | null, speed_up: number | null, latency_ms: number | null}} Point
  * @typedef {{name: string, classes: ClassOf[], points: Point[], curve: Point[], blocks: number,
  *   latency_ms: number | null, patch: [number, number]}} Model
- * @typedef {{pause: string, point: string | null, early_exit: boolean, width: number,
- *   height: number, milliseconds: Record<"queue" | "compute" | "encode" | "total", number>,
+ * @typedef {{pause: string, point: string | null, early_exit: boolean, criterion: string,
+ *   width: number, height: number, milliseconds: Record<"queue" | "compute" | "encode" | "total", number>,
  *   work: number, shares: Record<string, number>, blocks: Record<string, number>,
  *   images: Record<"overlay" | "labels" | "paused" | "entropy", string>}} Answer
  * @typedef {{t: number, requests: number, refused: number, point: string | null, queue: number,
@@ -17,8 +17,8 @@
  * @typedef {{queue: number, running: number, point: string | null, pause: string,
  *   requests_per_second: number, latency_ms_p50: number | null, latency_ms_p99: number | null,
  *   accepted: number, refused: number, changes: number, history: Second[]}} Status
- * @typedef {{pause: string, early: boolean | null}} Wish What is asked for; `early` is null where
- *   the service chooses.
+ * @typedef {{pause: string, early: boolean | null, criterion: string | null}} Wish What is asked
+ *   for; `early` and `criterion` are null where the service chooses.
  */
 
 const MEANINGS = new Map([
@@ -116,6 +116,7 @@ export const scene = async (url) => (await request(url)).blob();
 function post(bytes, wish, output, signal) {
   const query = new URLSearchParams({ pause: wish.pause, output });
   if (wish.early !== null) query.set("early_exit", String(wish.early));
+  if (wish.criterion !== null && wish.criterion !== "entropy") query.set("criterion", wish.criterion);
   const headers = { "Content-Type": bytes.type || "application/octet-stream" };
   return request(`v1/segment?${query}`, { method: "POST", body: bytes, headers, signal });
 }
