@@ -17,7 +17,7 @@ import record
 import torch
 from torch.nn import functional as F
 
-from paumer import Inference, PauseConfig, PausingSegmenter, load
+from paumer import Inference, PauseConfig, PausingSegmenter, Predictor, load
 from paumer.criteria import neighbours
 from paumer.data.datasets import open_dataset
 from paumer.study.accuracy import evaluate
@@ -73,7 +73,9 @@ for seed in arguments.seeds:
         network = predictor.network
         guarded = ("pedestrian", "bicyclist") if option == "protected" else ()
         if option in ("blended", "settled"):
-            network.__class__ = Blended if option == "blended" else Settled
+            kind = Blended if option == "blended" else Settled
+            parts = network.backbone, network.decoder, network.aux_head, network.config
+            predictor = Predictor(kind(*parts))
         if option == "calibrated":
             fits = fit_temperatures(predictor, dataset, range(0, len(dataset), 8))
             temperatures = tuple(fit.temperature for fit in fits)

@@ -82,10 +82,9 @@ def table(lines, points):
         "| --- | --- | --- | --: | --: | --- |",
     ]
     for row in lines:
-        speed = f"{speed_up(points[row['point']]):.2f}x"
-        pause = f"`{row['pause']}`{', early exit' * row['early_exit']}"
-        if row["criterion"] != "entropy" and row["pause"] != "none":
-            pause += f", {row['criterion']}"
+        point = points[row["point"]]
+        speed, (pause, *rest) = f"{speed_up(point):.2f}x", point.how.split(", ")
+        pause = ", ".join([f"`{pause}`", *rest])
         interval = f"{100 * row['miou_low']:.2f} to {100 * row['miou_high']:.2f}"
         rows.append(
             f"| {row['data']}, {row['pictures']} pictures | {row['point']} | {pause} | {speed} | "

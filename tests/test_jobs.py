@@ -1,5 +1,6 @@
 import copy
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,6 +84,11 @@ def test_what_changed_since_is_segmented_again(predictor, folder, tmp_path):
     first.write_bytes(second.read_bytes())
     outcome = Job(predictor, HOW, tmp_path / "out").run(sources)
     assert (outcome.written, outcome.passed) == (1, 6)
+    mine = replace(
+        HOW, pause=PauseConfig.parse("2:0.5"), criterion=lambda logits, places: logits[..., 0]
+    )
+    for _ in range(2):  # What a criterion without a name did before cannot be known.
+        assert Job(predictor, mine, tmp_path / "mine").run(sources).written == 7
     with torch.no_grad():
         predictor.network.aux_head.weight += 1
     assert Job(predictor, HOW, tmp_path / "out").run(sources).written == 7

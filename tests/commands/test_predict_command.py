@@ -53,6 +53,8 @@ def test_a_folder_and_again(model, streets, tmp_path, capsys):
     assert (tmp_path / "out/deep/two_entropy.png").exists()
     run(*command, "--save", "mask", "entropy")
     assert "segmented 0 of 2 pictures" in capsys.readouterr().out
+    run(*command, "--save", "mask", "entropy", "--criterion", "neighbours")
+    assert "segmented 2 of 2 pictures" in capsys.readouterr().out
 
 
 def test_a_target_moves_the_dial(model, streets, tmp_path, capsys):

@@ -32,6 +32,13 @@ def test_a_measurement_survives_json():
     assert Measurement.from_json(json.loads(line)) == one
 
 
+def test_a_measurement_in_words():
+    pause = PauseConfig.parse("3:0.2,5:0.4")
+    assert Measurement(pause=pause).how == "3:0.2,5:0.4"
+    told = Measurement(pause=pause, early_exit=True, criterion="neighbours").how
+    assert told == "3:0.2,5:0.4, early exit, neighbours"
+
+
 values = st.floats(0.1, 1, allow_nan=False).map(lambda v: round(v, 2))
 
 
