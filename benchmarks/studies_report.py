@@ -33,7 +33,10 @@ OTHER = ("study-linear", "study-pup", "study-rejoin", "study-context", "study-au
 
 def speeds(study, file):
     """What was timed of the study's network: of another one than the usual, its own."""
-    return results.speeds(f"{study}/{file}" if study in OTHER else file, UNPAUSED)
+    if study not in OTHER:
+        return results.speeds(file, UNPAUSED)
+    own = results.speeds(f"{study}/speed.json")
+    return results.speeds(f"{study}/{file}", own.get("none"))
 
 
 def lost(items, none, base):
