@@ -33,7 +33,6 @@ plain, paumer, random = (results.tallies(kind, split) for kind in ("plain", "pau
 EXITS = ("exit", "late", "borders", "neighbours", "protected")
 SPEEDS = {"late": "exit", "protected": "neighbours"}
 exits = {title: results.tallies("paumer", f"{split}-{title}") for title in EXITS}
-exits["neighbours"] |= results.tallies("paumer", f"{split}-neighbours-fastest")
 if not (plain and paumer and start):
     parser.error(f'not all runs are in "{arguments.results}": run benchmarks/evidence.py first')
 speed = results.speeds("speed.json")

@@ -10,7 +10,6 @@ others.
 """
 
 import argparse
-import json
 from dataclasses import replace
 
 import record
@@ -18,6 +17,7 @@ import torch
 from torch.nn import functional as F
 
 from paumer import Inference, PauseConfig, PausingSegmenter, Predictor, load
+from paumer.commands.console import write_jsonl
 from paumer.criteria import neighbours
 from paumer.data.datasets import open_dataset
 from paumer.study.accuracy import evaluate
@@ -88,6 +88,6 @@ for seed in arguments.seeds:
         size = predictor.input_size(dataset[0].labels.shape, ways[0])
         lines = [m.to_json() for m in describe(predictor, ways, tallies, size, data="camvid val")]
         save_tallies(kept, ways, tallies)
-        kept.with_suffix(".jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        write_jsonl(kept.with_suffix(".jsonl"), lines)
         for way, tally in zip(ways, tallies, strict=True):
             print(f"paumer-{seed} {option} {way.pause}: {100 * tally.miou:.2f}", flush=True)

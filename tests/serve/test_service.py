@@ -41,6 +41,18 @@ def test_points_that_differ_in_who_pauses_are_two_rungs():
     assert list(ladder_points(points)) == ["one", "two"]
 
 
+def test_a_point_that_is_spelled_out_keeps_its_name(predictor):
+    pause = PauseConfig.parse("2:0.5")
+    points = {
+        "plain": Measurement(pause=pause, speed_up=1.4, miou=0.7),
+        "near": Measurement(pause=pause, speed_up=1.5, miou=0.6, criterion="neighbours"),
+    }
+    service = Service(Predictor(predictor.network, points), "small")
+    for criterion, name in ((None, "plain"), ("neighbours", "near"), ("borders", None)):
+        assert service.point_name(service.way(Asked(pause="2:0.5", criterion=criterion))) == name
+    assert service.point_name(service.way(Asked(pause="none", criterion="borders"))) == "unpaused"
+
+
 def test_a_model_without_points_has_some_of_the_paper(predictor):
     bare = Predictor(predictor.network)
     points = known_points(bare)
