@@ -36,8 +36,10 @@ test: setup ## run the tests that take no more than three minutes together
 slow: setup ## run the other tests: exports, examples, killed processes, the page, nginx
 	@$(PYTEST) -m slow
 
-check: setup ## formatting, lint and types
-	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && echo "check: clean"
+check: setup ## formatting, lint, types, and which layer imports which
+	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-cache --no-logo >.lint-imports.txt 2>&1 || { cat .lint-imports.txt; rm .lint-imports.txt; exit 1; }
+	@rm -f .lint-imports.txt; echo "check: clean"
 
 clean: ## remove what the targets made
 	@rm -rf .venv out build *.egg-info .mypy_cache .ruff_cache .pytest_cache

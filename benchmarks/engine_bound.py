@@ -1,4 +1,4 @@
-"""How much faster any engine could be: what the network reaches of a core's best arithmetic.
+"""How much faster any engine could be: the network's MACs a second against a core's best.
 
 python benchmarks/engine_bound.py
 
@@ -12,7 +12,7 @@ import time
 
 import torch
 
-from paumer import PauseConfig, build_model
+from paumer import build_model
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--backbone", default="vit_tiny_patch16_384")
@@ -22,13 +22,13 @@ arguments = parser.parse_args()
 torch.set_num_threads(1)
 torch.manual_seed(0)
 network = build_model(arguments.backbone, "mask", 19, image_size=512).eval()
-picture = torch.randn(1, 3, 512, 512)
-pauses = [PauseConfig.parse(text) for text in ("none", "3:0.4", "3:0.4,5:0.4,7:0.4")]
+image = torch.randn(1, 3, 512, 512)
+modes = ("none", "3:0.4", "3:0.4,5:0.4,7:0.4")
 left, right = torch.randn(2, 1536, 1536)
 work = {"matrix product": (1536**3, lambda: left @ right)}
-for pause in pauses:
-    macs = network.multiply_adds((512, 512), pause)
-    work[str(pause)] = macs, lambda pause=pause: network(picture, pause, full_size=False)
+for mode in modes:
+    macs = network.multiply_adds((512, 512), mode)
+    work[mode] = macs, lambda mode=mode: network(image, mode, full_size=False)
 
 best = dict.fromkeys(work, float("inf"))
 with torch.inference_mode():
@@ -39,12 +39,12 @@ with torch.inference_mode():
             best[name] = min(best[name], time.perf_counter() - begin)
 rates = {name: macs / best[name] / 1e9 for name, (macs, _) in work.items()}
 for name, rate in rates.items():
-    print(f"{name}: {rate:.1f} billion multiply-adds a second")
+    print(f"{name}: {rate:.1f} billion MACs a second")
 with torch.inference_mode(), torch.profiler.profile() as profile:
-    network(picture, full_size=False)
+    network(image, full_size=False)
 parts = sorted(profile.key_averages(), key=lambda part: -part.self_cpu_time_total)
 whole = sum(part.self_cpu_time_total for part in parts)
 for part in parts[:4]:
     print(f"{part.key}: {100 * part.self_cpu_time_total / whole:.0f}% of the time without pausing")
-for pause in pauses:
-    print(f"{pause}: at most {rates['matrix product'] / rates[str(pause)]:.2f}x as fast in fp32")
+for mode in modes:
+    print(f"{mode}: at most {rates['matrix product'] / rates[mode]:.2f}x as fast in fp32")

@@ -5,7 +5,7 @@
 
 From one plain Segmenter, trained in two legs, three seeds each of: plain continued, paumer,
 random pausing; the two that pause start with an auxiliary head that was trained alone. Runs lie in
-runs/evidence and go on where they stopped; each finished run's small files go to results/.
+runs/evidence and resume where they stopped; each finished run's small files go to results/.
 benchmarks/evidence_report.py prints what they say.
 """
 
@@ -20,7 +20,7 @@ parser.add_argument("--seeds", type=int, default=3)
 parser.add_argument(
     "--test",
     action="store_true",
-    help="measure on the test split too, but random pausing and the oracle",
+    help="measure on the test split too, except random pausing and the oracle",
 )
 arguments = parser.parse_args()
 KINDS = {"plain": "none", "paumer": "entropy", "random": "random"}
@@ -41,15 +41,14 @@ EXIT += ["3:0.5,4:0.35,6:0.3,8:0.5", "2:0.3,3:0.3,4:0.35,6:0.3,8:0.5"]
 LATE = ["9:0.95", "8:0.95", "5:0.6,9:0.95", "4:0.6,9:0.95", "3:0.4,5:0.4,9:0.95"]
 LATE += ["3:0.4,4:0.3,7:0.4,9:0.95", "2:0.2,3:0.3,4:0.35,9:0.95", "2:0.2,3:0.3,4:0.35,8:0.95"]
 LATE += ["2:0.2,3:0.3,4:0.35,7:0.4,9:0.95"]
-# The same where a patch is as needy as its neediest neighbour (results/tried-borders.jsonl).
-BORDERS = ["9:0.95", "5:0.4,9:0.95", "4:0.4,9:0.95", "3:0.2,4:0.3,9:0.95", "3:0.3,4:0.3,9:0.95"]
-BORDERS += ["2:0.1,3:0.25,4:0.3,9:0.95", "2:0.2,3:0.3,4:0.3,9:0.95"]
-# The same by the mean around a patch: with a pause more or less, and more or fewer at the end.
+# The same by neighbourhood-mean entropy: with a pause more or less, and more or fewer at the end.
 NEIGHBOURS = ["9:0.95", "9:0.9", "9:0.85", "5:0.5,9:0.9", "3:0.2,4:0.3,9:0.9"]
 NEIGHBOURS += ["3:0.3,4:0.3,9:0.95", "2:0.1,3:0.25,4:0.3,9:0.95", "2:0.2,3:0.3,4:0.3,9:0.95"]
 NEIGHBOURS += ["2:0.2,3:0.3,4:0.35,9:0.95", "2:0.25,3:0.3,4:0.3,9:0.95"]
 NEIGHBOURS += ["2:0.25,3:0.3,4:0.35,9:0.95", "2:0.25,3:0.35,4:0.35,9:0.95"]
-GRIDS = {"exit": EXIT, "late": LATE, "borders": BORDERS, "neighbours": NEIGHBOURS}
+GRIDS = {"exit": EXIT, "late": LATE, "neighbours": NEIGHBOURS, "protected": NEIGHBOURS[:10]}
+WORDS = {"exit": "exit", "late": "exit", "neighbours": "exit by=neighbours"}
+WORDS |= {"protected": "exit by=neighbours protect=bicyclist+pedestrian"}
 FIXED = ["9:0.95", "9:0.9", "5:0.5,9:0.9", "2:0.1,3:0.25,4:0.3,9:0.95"]
 TEST_GRIDS = {"exit": EXIT, "neighbours": [*FIXED, "2:0.25,3:0.3,4:0.3,9:0.95"]}
 # What that says is best for a speed: random pausing, and all seeds on test.
@@ -71,26 +70,22 @@ def branch(kind, seed):
     name = f"{kind}-{seed}"
     kept.train(name)
     for split in ["val", "test"] if arguments.test and kind != "random" else ["val"]:
-        common = [name, split, "--split", split, "--grid"]
         if kind == "plain":
-            kept.measure(*common, "none")
+            kept.measure(name, split, split, ["none"])
             continue
         more = BEYOND if kind == "paumer" and split == "val" else CHOSEN
-        kept.measure(*common, "paper", *more, "--criterion", KINDS[kind])
+        kept.measure(name, split, split, ["paper", *more], f"by={KINDS[kind]}")
         if kind == "paumer":
             for title, grid in (GRIDS if split == "val" else TEST_GRIDS).items():
-                how = ["--split", split, "--grid", *grid, "--early-exit"]
-                how += ["--criterion", title] if title in ("borders", "neighbours") else []
-                kept.measure(name, f"{split}-{title}", *how)
+                kept.measure(name, f"{split}-{title}", split, grid, WORDS[title])
         if kind == "paumer" and seed == 0 and split == "val":
-            how = ["--grid", "paper", "--criterion", "oracle"]
-            kept.measure(name, "val-oracle", "--split", "val", *how)
+            kept.measure(name, "val-oracle", split, ["paper"], "by=oracle")
 
 
 def first():
     """Numbers of the Segmenter that all start from."""
     for split in ["val", "test"] if arguments.test else ["val"]:
-        kept.measure("segmenter", split, "--split", split, "--grid", "none")
+        kept.measure("segmenter", split, split, ["none"])
 
 
 with ThreadPoolExecutor(arguments.jobs) as pool:

@@ -1,23 +1,24 @@
 """Print what results/ says of the three-seed runs, and draw it.
 
-    paumer bench --model runs/evidence/paumer-0/model --size 640x480 --threads 1 \\
-        --pause none paper ... --json results/speed.json
-        (--early-exit: speed-exit.json; and --criterion borders: speed-borders.json, or neighbours)
+    paumer bench --model runs/evidence/paumer-0/model --input 640x480 --threads 1 --no-upsample \\
+        --mode none paper ... --json results/speed.json
+        (with exit: speed-exit.json; with exit by=neighbours: speed-neighbours.json)
     python benchmarks/evidence_report.py --split val
 
-Differences are of means over seeds, with a paired bootstrap over pictures (95%). The figure and
-the spline table hold what no other configuration beats. Configurations
-for a speed are those that are best on val of seed 0 among the ones measured to be that fast.
+Differences are of means over seeds, with a paired bootstrap over images (95%). The figure and the
+spline table hold the Pareto front. The modes for a speed are those that are best on val of seed 0
+among the ones measured to be that fast.
 """
 
 import argparse
 from pathlib import Path
 
-from reading import Results, difference, in_words, mean, spread, table
+from reading import Results, difference, in_words, mean, spread, stages, table
 
+from paumer.measurement import baseline, skyline
 from paumer.pause_config import PAPER_CONFIGS
 from paumer.study.paper_figures import draw_tradeoff
-from paumer.study.tradeoff import Budget, baseline, choose, skyline, spline_table
+from paumer.study.tradeoff import Budget, choose, spline_table
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--results", type=Path, default=Path("results"))
@@ -29,8 +30,8 @@ results, split = Results(arguments.results, arguments.seeds), arguments.split
 
 start = results.tallies("segmenter", split)
 plain, paumer, random = (results.tallies(kind, split) for kind in ("plain", "paumer", "random"))
-# Patches that exit: early, late by entropy, late by what is around a patch.
-EXITS = ("exit", "late", "borders", "neighbours", "protected")
+# Early exits: after early blocks, after late ones, and these by neighbourhood-mean entropy.
+EXITS = ("exit", "late", "neighbours", "protected")
 SPEEDS = {"late": "exit", "protected": "neighbours"}
 exits = {title: results.tallies("paumer", f"{split}-{title}") for title in EXITS}
 if not (plain and paumer and start):
@@ -46,7 +47,7 @@ print(f"; where it started: {mean(start['none']):.2f}\n")
 
 
 def timed(pause, measured):
-    """Measured speed-up and multiply-adds of a configuration, as text."""
+    """Measured and theoretical speed-up of a mode, as text."""
     item = measured.get(pause)
     return [f"{item.speed_up:.2f}x", f"{item.mac_ratio:.2f}x"] if item else ["", ""]
 
@@ -57,15 +58,15 @@ def against(items):
 
 
 LOST = ["against plain", "against the start"]
-WORDS = {"exit": "early exit", "late": "late exit", "borders": "late exit by borders"}
-WORDS |= {"neighbours": "late exit by neighbours", "protected": "by neighbours, protected"}
+WORDS = {"exit": "early exit", "late": "late exit", "neighbours": "late exit, neighbourhood mean"}
+WORDS |= {"protected": "neighbourhood mean, protected"}
 rows = []
 for pause, items in paumer.items():
     row = [f"`{pause}`", *timed(pause, speed), spread(items), *against(items)]
     if pause in random:
         row += [spread(random[pause]), in_words(difference(items, random[pause]))]
     rows.append(row + [""] * (8 - len(row)))
-head = ["pause", "speed", "multiply-adds", "entropy", *LOST, "random", "entropy - random"]
+head = ["stages", "speed-up", "MACs", "entropy", *LOST, "random", "entropy - random"]
 table(head, rows)
 for title, tallies in exits.items():
     rows = [
@@ -73,10 +74,10 @@ for title, tallies in exits.items():
         for pause, items in tallies.items()
     ]
     if rows:
-        table([WORDS[title], "speed", "multiply-adds", "mIoU", *LOST], rows)
+        table([WORDS[title], "speed-up", "MACs", "mIoU", *LOST], rows)
 if oracle := results.tallies("paumer-0", f"{split}-oracle"):
     rows = [[f"`{p}`", f"{mean(i):.2f}", f"{mean(paumer[p][:1]):.2f}"] for p, i in oracle.items()]
-    table(["pause, seed 0", "who is right already pauses", "entropy"], rows)
+    table(["stages, seed 0", "oracle", "entropy"], rows)
 
 print("What was asked:\n")
 gap = difference(paumer["none"], base)
@@ -89,7 +90,7 @@ for how, (kind, title, tallies, measured) in KINDS.items():
     seeds = results.measurements(kind, title, measured) if measured else []
     for factor in (1.5, 2.0, 2.5, 3.0) if seeds and tallies else ():
         chosen, met = choose(seeds[0], Budget(speed_up=factor))
-        pause = str(chosen.pause)
+        pause = stages(chosen.mode)
         if not met:
             print(f"- {factor}x, {how}: none is that fast (fastest {chosen.speed_up:.2f}x)")
             break
@@ -99,11 +100,11 @@ paper = [str(pause) for pause in PAPER_CONFIGS if str(pause) in random]
 leads = {pause: difference(paumer[pause], random[pause]) for pause in paper}
 ahead = [pause for pause, (found, _, _) in leads.items() if found > 0]
 if paper:
-    print(f"- Entropy is ahead of random pausing at {len(ahead)} of {len(paper)} configurations")
+    print(f"- Entropy is ahead of random pausing at {len(ahead)} of {len(paper)} modes")
 if paper and speed:
     largest = sorted(paper, key=lambda pause: -speed[pause].mac_ratio)[:6]
     sure = sum(leads[pause][1] > 0 for pause in largest)
-    print(f"- At the 6 with the largest multiply-add ratio the interval excludes 0 at {sure}")
+    print(f"- At the 6 with the largest theoretical speed-up the interval excludes 0 at {sure}")
 print()
 if speed:
     series = {

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from paumer import build_model
-from paumer.data.labels import CAMVID
+from paumer.classes import CAMVID
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--kills", type=int, default=20)
@@ -23,23 +23,16 @@ arguments = parser.parse_args()
 
 
 def start(out):
-    """A sweep of 20 configurations over small scenes."""
+    """A sweep of 20 modes over small scenes."""
     command = [sys.executable, "-m", "paumer", "sweep", "--model", str(root / "model")]
-    command += [
-        "--data",
-        f"scenes:{12 * arguments.kills}@96x64",
-        "--grid",
-        *GRID,
-        "--out",
-        str(out),
-    ]
-    command += ["--batch", "1", "--speed", "none", "--threads", "1"]
+    command += ["--data", f"scenes:{12 * arguments.kills}@96x64", "--grid", *GRID]
+    command += ["--out", str(out), "--batch", "1", "--speed", "none", "--threads", "1"]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
 
-GRID = [f"{block}:{share}" for block in (1, 2, 3, 4) for share in (0.2, 0.4, 0.5, 0.6, 0.8)]
+GRID = [f"{block}:{ratio}" for block in (1, 2, 3, 4) for ratio in (0.2, 0.4, 0.5, 0.6, 0.8)]
 with tempfile.TemporaryDirectory() as folder:
-    root, dice = Path(folder), random.Random(arguments.seed)
+    root, rng = Path(folder), random.Random(arguments.seed)
     torch.manual_seed(0)
     build_model("test_vit", "mask", CAMVID.names, image_size=64).save_pretrained(root / "model")
     if start(root / "whole").wait():
@@ -52,7 +45,7 @@ with tempfile.TemporaryDirectory() as folder:
             process.poll() is None and len(list((root / "killed/counts").glob("*.npz"))) <= before
         ):
             time.sleep(0.002)
-        time.sleep(dice.uniform(0, 0.3))
+        time.sleep(rng.uniform(0, 0.3))
         if process.poll() is not None:
             break
         process.kill()

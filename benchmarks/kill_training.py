@@ -26,13 +26,13 @@ arguments = parser.parse_args()
 
 
 def make_data(path):
-    """A small folder of pictures and masks."""
-    dice = np.random.default_rng(0)
+    """A small folder of images and masks."""
+    rng = np.random.default_rng(0)
     for split in ("train", "val"):
         for kind in ("images", "masks"):
             (path / kind / split).mkdir(parents=True)
         for number in range(4):
-            image = dice.integers(0, 255, (40, 48, 3), np.uint8)
+            image = rng.integers(0, 255, (40, 48, 3), np.uint8)
             Image.fromarray(image).save(path / "images" / split / f"{number}.png")
             Image.fromarray(image[..., 0] % 3).save(path / "masks" / split / f"{number}.png")
     (path / "data.yaml").write_text(
@@ -55,11 +55,11 @@ def newest(run):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    root, dice = Path(folder), random.Random(arguments.seed)
+    root, rng = Path(folder), random.Random(arguments.seed)
     steps = 12 * arguments.kills
     options = ["--data", make_data(root / "data"), "--backbone", "test_vit", "--init", "none"]
     options += ["--ranges", "2-4:0.2-0.8", "--crop", "32", "--batch", "4", "--steps", steps]
-    options += ["--val-every", 10**6, "--val-pause", "none", "--val-pictures", 1]
+    options += ["--val-every", 10**6, "--val-mode", "none", "--val-pictures", 1]
     options += ["--save-every", 1, "--workers", 0, "--accelerator", "cpu"]
     whole = start(*options, "--out", root / "whole")
     if whole.wait():
@@ -69,7 +69,7 @@ with tempfile.TemporaryDirectory() as folder:
         before = newest(root / "run")
         while process.poll() is None and newest(root / "run") <= before:
             time.sleep(0.002)
-        time.sleep(dice.uniform(0, 0.25))
+        time.sleep(rng.uniform(0, 0.25))
         if process.poll() is not None:
             break
         process.kill()

@@ -3,8 +3,8 @@
 python benchmarks/pack_model.py runs/street-tiny --data camvid:DIR scenes
 
 Without --data the weights alone are packed. With it, operating points are chosen, among some that
-do well, on the validation pictures of all data sets together and timed on this machine, and the
-card says what each point reaches on each of them.
+do well, on the validation images of all data sets together and timed on this machine, and the card
+says what each point reaches on each of them.
 """
 
 import argparse
@@ -15,13 +15,13 @@ import numpy as np
 import torch
 import yaml
 
-from paumer import Inference, PauseConfig, Predictor, load
-from paumer.criteria import neighbours
+from paumer import Inference, Predictor, load
 from paumer.data.datasets import open_dataset
-from paumer.model.weights import MODELS, find_model, load_model, save_model
-from paumer.predict import write_points
+from paumer.inference.points import write_points
+from paumer.mode import parse_modes
+from paumer.model.directory import MODELS, find_model, load_model, save_model
 from paumer.study.accuracy import evaluate
-from paumer.study.speed import SpeedSettings, measure_speed
+from paumer.study.speed import SpeedSettings, time_modes
 from paumer.study.sweep import describe
 from paumer.study.tuning import NAMED, decide
 
@@ -33,6 +33,7 @@ parser.add_argument("--pictures", type=int, default=100)
 arguments = parser.parse_args()
 
 torch.set_num_threads(1)
+inference = Inference(batch=4)
 directory = MODELS / arguments.name
 config, tensors = load_model(find_model(str(arguments.run)))
 save_model(directory, config, {name: tensor.half() for name, tensor in tensors.items()})
@@ -43,15 +44,13 @@ print(f"{directory}: {size / 1e6:.1f} MB")
 def rows(predictor: Predictor, spec: str, split: str):
     """What each point reaches on a data set."""
     dataset = open_dataset(spec, split)
-    ways = {name: predictor.way(name, batch=4) for name in predictor.points}
-    tallies = evaluate(predictor, dataset, list(ways.values()))
-    for (name, way), tally in zip(ways.items(), tallies, strict=True):
+    modes = predictor.modes
+    tallies = evaluate(predictor, dataset, list(modes.values()), inference)
+    for (name, mode), tally in zip(modes.items(), tallies, strict=True):
         low, high = tally.interval()
         yield {
             "point": name,
-            "pause": str(way.pause),
-            "early_exit": way.early_exit,
-            "criterion": predictor.points[name].criterion,
+            "mode": str(mode),
             "data": f"{dataset.name} {split}",
             "pictures": len(tally.pictures),
             "miou": tally.miou,
@@ -67,28 +66,27 @@ def speed_up(point):
     return point.speed_up or 1.0
 
 
-# What loses least at a speed on CamVid (docs/results.md), with early exit by neighbours.
+# What loses least at a speed on CamVid (docs/results.md).
 CANDIDATES = ["9:0.95", "9:0.9", "9:0.8", "5:0.4,9:0.9", "5:0.5,9:0.9", "4:0.4,9:0.9"]
 CANDIDATES += ["4:0.4,9:0.8", "4:0.5,9:0.9", "3:0.2,4:0.3,9:0.9", "3:0.2,5:0.4,9:0.9"]
 CANDIDATES += ["3:0.3,4:0.3,9:0.95", "2:0.1,3:0.25,4:0.3,9:0.95", "2:0.2,3:0.3,4:0.3,9:0.95"]
 CANDIDATES += ["2:0.2,3:0.3,4:0.35,9:0.95", "2:0.25,3:0.3,4:0.3,9:0.95"]
+WORDS = "exit by=neighbours"
 CARD = Path(__file__).with_name("model_card.md").read_text("utf-8")
 
 
 def table(lines, points):
     """What each point reaches, a row for each data set."""
     rows = [
-        "| data | point | pause | speed-up | mIoU | interval |",
+        "| data | point | mode | speed-up | mIoU | interval |",
         "| --- | --- | --- | --: | --: | --- |",
     ]
     for row in lines:
-        point = points[row["point"]]
-        speed, (pause, *rest) = f"{speed_up(point):.2f}x", point.how.split(", ")
-        pause = ", ".join([f"`{pause}`", *rest])
+        data, mode = f"{row['data']}, {row['pictures']} images", f"`{row['mode']}`"
+        speed = f"{speed_up(points[row['point']]):.2f}x"
         interval = f"{100 * row['miou_low']:.2f} to {100 * row['miou_high']:.2f}"
         rows.append(
-            f"| {row['data']}, {row['pictures']} pictures | {row['point']} | {pause} | {speed} | "
-            f"{100 * row['miou']:.2f} | {interval} |"
+            f"| {data} | {row['point']} | {mode} | {speed} | {100 * row['miou']:.2f} | {interval} |"
         )
     return "\n".join(rows)
 
@@ -110,18 +108,16 @@ if arguments.data:
     predictor = load(directory)
     joined = open_dataset("+".join(arguments.data), "val")
     places = np.linspace(0, len(joined) - 1, min(len(joined), arguments.pictures)).round()
-    pauses = [PauseConfig.parse(text) for text in ("none", *CANDIDATES)]
-    images = predictor.network_inputs(joined[0].image)[:1]
-    how = SpeedSettings(threads=1, rounds=20, early_exit=True, criterion="neighbours")
-    speeds = measure_speed(predictor.network, images, pauses, how)
+    modes = parse_modes(["none", *(f"{stages} {WORDS}" for stages in CANDIDATES)])
+    settings = SpeedSettings(threads=1, rounds=20)
+    speeds = time_modes(predictor, joined[0].image, modes, settings)
     print("timed")
-    ways = [Inference(pause=p, early_exit=bool(p), criterion=neighbours, batch=4) for p in pauses]
-    tallies = evaluate(predictor, joined, ways, places.astype(int).tolist())
-    seen = (images.shape[2], images.shape[3])
-    found = describe(predictor, ways, tallies, seen, data=f"{joined.name} val")
+    tallies = evaluate(predictor, joined, modes, inference, places.astype(int).tolist())
+    data = f"{joined.name} val"
+    found = describe(predictor, modes, tallies, joined[0].labels.shape, data, inference)
     for item in found:
-        print(f"{item.pause}: {100 * item.miou:.2f}", flush=True)
-    points = decide(found, speeds.measurements, NAMED["balanced"]).points
+        print(f"{item.mode}: {100 * item.miou:.2f}", flush=True)
+    points = decide(found, speeds, NAMED["balanced"]).points
     (directory / "operating_points.json").unlink(missing_ok=True)
     write_points(directory, points)
     predictor = load(directory)
@@ -144,4 +140,4 @@ if arguments.data:
     )
     (directory / "README.md").write_text(card)
     for row in lines:
-        print(f"{row['data']}: {row['point']} {row['pause']}: {100 * row['miou']:.2f}")
+        print(f"{row['data']}: {row['point']} {row['mode']}: {100 * row['miou']:.2f}")

@@ -6,13 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
+from paumer.measurement import Measurement, join, read_measurements
+from paumer.mode import Mode
 from paumer.study.accuracy import paired_difference
 from paumer.study.sweep import load_tallies
-from paumer.study.tradeoff import Measurement, average, join, read_measurements
+from paumer.study.tradeoff import average
 
 
 class Results:
-    """The small files of finished runs."""
+    """The small files of finished runs.
+
+    All modes of a file differ in their stages alone, so that these name them.
+    """
 
     def __init__(self, folder: Path, seeds: int):
         self.folder, self.seeds = folder, seeds
@@ -29,13 +34,14 @@ class Results:
         return [] if missing else files
 
     def tallies(self, name, title):
-        """By configuration, what each seed counted."""
-        runs = [load_tallies(file) for file in self.files(name, f"{title}.npz")]
+        """By stages, what each seed counted."""
+        files = self.files(name, f"{title}.npz")
+        runs = [{stages(m): t for m, t in load_tallies(file).items()} for file in files]
         shared = [pause for pause in runs[0] if all(pause in run for run in runs)] if runs else []
         return {pause: [run[pause] for run in runs] for pause in shared}
 
     def speeds(self, file, unpaused=None):
-        """By configuration, what `paumer bench --json` measured.
+        """By stages, what `paumer bench --json` measured.
 
         Of two benches the machine may be faster in one: with ``unpaused``, a measurement of the
         other one, speeds are what the speed-ups make of its own.
@@ -46,15 +52,15 @@ class Results:
         if unpaused:
             own = unpaused.images_per_second
             found = [replace(item, images_per_second=item.speed_up * own) for item in found]
-        return {str(item.pause): item for item in found}
+        return {stages(item.mode): item for item in found}
 
     def measurements(self, name, title, speeds):
         """Each seed's accuracy, joined with measured speeds; what was not timed is left out."""
         runs = [read_measurements(file) for file in self.files(name, f"{title}.jsonl")]
-        if untimed := {str(m.pause) for run in runs for m in run if str(m.pause) not in speeds}:
+        if untimed := {stages(m.mode) for run in runs for m in run} - set(speeds):
             print(f"{name}, {title}: not timed and left out: {', '.join(sorted(untimed))}\n")
         return [
-            [join(item, speeds[str(item.pause)]) for item in run if str(item.pause) in speeds]
+            [with_speed(item, speeds) for item in run if stages(item.mode) in speeds]
             for run in runs
         ]
 
@@ -62,6 +68,16 @@ class Results:
         """The mean of the seeds."""
         runs = self.measurements(name, title, speeds)
         return average(runs) if runs else []
+
+
+def stages(mode):
+    """The stages of a mode, as text."""
+    return str((Mode.parse(mode) if isinstance(mode, str) else mode).pause)
+
+
+def with_speed(item, speeds):
+    """A measurement with the speed of its stages: a random criterion, protection are not timed."""
+    return join(item, replace(speeds[stages(item.mode)], mode=item.mode))
 
 
 def mean(items):

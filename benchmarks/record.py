@@ -20,7 +20,7 @@ class Plan(NamedTuple):
 
 
 def add_arguments(parser):
-    """What every script that records is told."""
+    """The arguments of every script that records."""
     parser.add_argument("--data", required=True, help="camvid:DIR")
     parser.add_argument("--init", default="timm", help="weights of deit_tiny_patch16_224, or timm")
     parser.add_argument("--precision", default="fp32", help="of training: fp32 or bf16")
@@ -31,7 +31,7 @@ def add_arguments(parser):
 
 def first_plans(arguments):
     """A plain Segmenter in two legs, and an auxiliary head that is trained alone on it."""
-    # Nothing else can run before these are done; they have 8 and 4 pictures a step to share.
+    # Nothing else can run before these are done; they have 8 and 4 images a step to share.
     alone = ("--devices", math.gcd(arguments.jobs, 4))
     return {
         "segmenter-first": Plan(arguments.init, "recipes/camvid-segmenter.yaml", alone),
@@ -60,7 +60,7 @@ class Record:
             self.model(name)
 
     def model(self, name):
-        """A run's model; the run is trained, or goes on, where it is not complete."""
+        """A run's model; the run is trained, or resumed, where it is not complete."""
         with self._locks[name]:
             if name not in self._models:
                 self._models[name] = self._train(name)
@@ -89,12 +89,15 @@ class Record:
             shutil.copy(run / file, kept / file)
         return run / "model"
 
-    def measure(self, name, title, *words):
-        """Sweep a run over a split, and keep what was counted."""
+    def measure(self, name, title, split, grid, words=""):
+        """Sweep a run over a split, and keep what was counted; all stages get the same words."""
         kept = self.results / name / f"{title}.jsonl"
         if not kept.exists():
             out = self.runs / name / "sweeps" / title
-            common = ["--model", self.model(name), "--data", self.data, "--out", out]
-            paumer("sweep", *common, "--speed", "none", "--threads", 1, *words)
+            what = ["--model", self.model(name), "--data", self.data, "--split", split]
+            modes = [f"{stages} {words}".strip() for stages in grid]
+            paumer(
+                "sweep", *what, "--out", out, "--grid", *modes, "--speed", "none", "--threads", 1
+            )
             shutil.copy(out / "sweep.npz", kept.with_suffix(".npz"))
             shutil.copy(out / "sweep.jsonl", kept)

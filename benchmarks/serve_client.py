@@ -1,4 +1,4 @@
-"""What the load tool asks with: pictures, services on cores of their own, and very little HTTP."""
+"""What the load tool asks with: images, services on cores of their own, and very little HTTP."""
 
 import asyncio
 import io
@@ -35,8 +35,8 @@ class Answer(NamedTuple):
         return self.headers.get("x-paumer-point")
 
 
-def make_pictures(count, size):
-    """JPEG files of drawn streets; ``size`` is (width, height)."""
+def make_images(count, size):
+    """JPEG files of synthetic streets; ``size`` is (width, height)."""
     files = []
     for number in range(count):
         memory = io.BytesIO()
@@ -90,13 +90,13 @@ def get_json(url, path):
 
 
 class Client:
-    """Posts pictures over connections that it keeps; cheap, because it shares the machine."""
+    """Posts images over connections that it keeps; cheap, because it shares the machine."""
 
     def __init__(self, url):
         self.url, self.idle = urlsplit(url), []
 
     async def post(self, body, due=None, **options):
-        """The answer to one picture."""
+        """The answer to one image."""
         begin = time.perf_counter()
         due = begin if due is None else due
         try:
@@ -160,7 +160,7 @@ def closed_loop(url, bodies, clients, requests, **options):
 
 
 def throughput(url, bodies, clients, requests, **options):
-    """Pictures per second, and the median seconds of one."""
+    """Images per second, and the median seconds of one."""
     answers, seconds = closed_loop(url, bodies, clients, requests, **options)
     good = [answer.seconds for answer in answers if answer.status == 200]
     return len(good) / seconds, statistics.median(good)
@@ -176,22 +176,22 @@ async def open_loop(client, bodies, dues, **options):
     return [a._replace(due=a.due - start) for a in await asyncio.gather(*tasks)]
 
 
-def poisson(dice, rate, highest, until=float("inf"), arrivals=None):
+def poisson(rng, rate, highest, until=float("inf"), arrivals=None):
     """Times at which requests are due, by chance, at ``rate(seconds)`` requests per second.
 
     Drawn at the highest rate and thinned, so that a change of the rate counts at once.
     """
     dues, now = [], 0.0
     while len(dues) != arrivals:
-        now += dice.expovariate(highest)
+        now += rng.expovariate(highest)
         if now > until:
             break
-        if dice.random() < rate(now) / highest:
+        if rng.random() < rate(now) / highest:
             dues.append(now)
     return dues
 
 
-def percentile(values, share):
-    """The value that a share of all does not exceed."""
+def percentile(values, ratio):
+    """The value that a ratio of all does not exceed."""
     values = sorted(values)
-    return values[min(len(values) - 1, int(share * len(values)))]
+    return values[min(len(values) - 1, int(ratio * len(values)))]

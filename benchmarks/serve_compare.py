@@ -17,30 +17,28 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from serve_client import Client, closed_loop, get, get_json, make_pictures, service, start
+from serve_client import Client, closed_loop, get, get_json, make_images, service, start
 
-from paumer import load
-from paumer.criteria import named
-from paumer.media import read_image
+from paumer import Inference, load
+from paumer.data.images import read_image
 
 NGINX_CONF = Path(__file__).parents[1] / "deploy" / "nginx.conf"
 
 
 def serve_bare(model, size, batch):
-    """Answer lines of a configuration and a number of pictures with the seconds they take.
+    """Answer lines of a number of images and a mode with the seconds they take.
 
     On the clock, and of the processor.
     """
     torch.set_num_threads(1)
-    predictor = load(model)
-    pictures = [read_image(file) for file in make_pictures(batch, (size, size))]
+    predictor, how = load(model), Inference(batch=batch)
+    images = [read_image(file) for file in make_images(batch, (size, size))]
     print("ready", flush=True)
     for line in sys.stdin:
-        pause, number = line.split()
-        how = predictor.way(pause, batch=batch)
+        number, mode = line.strip().split(maxsplit=1)
         begin, used = time.perf_counter(), time.process_time()
         for _ in range(int(number) // batch):
-            predictor.predict_batch(pictures, how)
+            predictor.predict_batch(images, mode, how)
         print(time.perf_counter() - begin, time.process_time() - used, flush=True)
 
 
@@ -52,8 +50,8 @@ class Bare:
         self.process = start(words, core, stdin=subprocess.PIPE)
         assert self.process.stdout.readline() == "ready\n"
 
-    def begin(self, pause, number):
-        self.process.stdin.write(f"{pause} {number}\n")
+    def begin(self, mode, number):
+        self.process.stdin.write(f"{number} {mode}\n")
         self.process.stdin.flush()
 
     def end(self):
@@ -75,15 +73,12 @@ def labels_of(answer):
 
 
 def mixed(arguments):
-    """Clients with mixed configurations: masks against those computed alone."""
+    """Clients with mixed modes: masks against those computed alone."""
     size = arguments.size
-    files = [*make_pictures(8, (size, size)), *make_pictures(8, (size, 3 * size // 4))]
+    files = [*make_images(8, (size, size)), *make_images(8, (size, 3 * size // 4))]
     predictor = load(arguments.model)
-    names = list(predictor.points)
-    options = [
-        *({"pause": pause} for pause in ("none", "3:0.4", "3:0.4,5:0.4", "4:0.3", *names[-2:])),
-        *({}, {"pause": "3:0.4", "early_exit": "true"}),
-    ]
+    modes = ("none", "3:0.4", "3:0.4,5:0.4", "4:0.3", *list(predictor.points)[-2:], "3:0.4 exit")
+    options = [*({"mode": mode} for mode in modes), {}]
     asked = [(n % 16, options[(n // 16 + n) % len(options)]) for n in range(arguments.requests)]
 
     async def ask_all(url):
@@ -93,8 +88,8 @@ def mixed(arguments):
 
             async def one():
                 for n in numbers:
-                    file, wishes = asked[n]
-                    while (answer := await client.post(files[file], **wishes)).status == 429:
+                    file, wish = asked[n]
+                    while (answer := await client.post(files[file], **wish)).status == 429:
                         await asyncio.sleep(0.05)
                     answers[n] = answer
 
@@ -110,16 +105,11 @@ def mixed(arguments):
         if answer.status != 200:
             wrong += 1
             continue
-        exits = answer.headers["x-paumer-early-exit"] == "true"
-        who = answer.headers["x-paumer-criterion"]
-        key = (file, answer.headers["x-paumer-pause"], exits, who)
+        key = (file, answer.headers["x-paumer-mode"])
         if key not in alone:
-            picture = read_image(files[file])
-            alone[key] = predictor.predict(
-                picture, key[1], early_exit=exits, criterion=named(who)
-            ).labels
+            alone[key] = predictor.predict(read_image(files[file]), key[1]).labels
         worst = max(worst, float((labels_of(answer) != alone[key]).mean()))
-    print(f"{len(asked)} requests, {len(alone)} different wishes, worst mask differs in {worst:g}")
+    print(f"{len(asked)} requests, {len(alone)} different ones, worst mask differs in {worst:g}")
     numbers = {"requests": len(asked), "without": wrong, "worst": worst}
     return numbers, [
         ("mixed: worst mask, pixels that differ", "<= 0.0001", f"{worst:g}", worst <= 1e-4),
@@ -132,32 +122,32 @@ def batches(arguments):
 
     By the clock and by processor time: what counts is the smaller of the two medians.
     """
-    files, batch = make_pictures(8, (arguments.size, arguments.size)), 8
+    files, batch = make_images(8, (arguments.size, arguments.size)), 8
     core, ratios, verdicts, number = arguments.cores[0], {}, [], 12 * batch
     words = ("--batch", batch, "--latency-ms", 1e6)
     with (
         service(arguments.model, core, *words) as (url, process),
         Bare(arguments, core, batch) as bare,
     ):
-        fastest = get_json(url, "/v1/model")["points"][-1]["pause"]
-        for pause in dict.fromkeys(("none", fastest)):
-            closed_loop(url, files, 3 * batch, 3 * batch, pause=pause)
+        fastest = get_json(url, "/v1/model")["points"][-1]["mode"]
+        for mode in dict.fromkeys(("none", fastest)):
+            closed_loop(url, files, 3 * batch, 3 * batch, mode=mode)
             before, on_clock, of_processor = batch_sizes(url), [], []
             for _ in range(arguments.rounds):
-                bare.begin(pause, number)
+                bare.begin(mode, number)
                 clock, used = bare.end()
                 start = processor_seconds(process)
-                answers, seconds = closed_loop(url, files, 3 * batch, number, pause=pause)
+                answers, seconds = closed_loop(url, files, 3 * batch, number, mode=mode)
                 assert all(answer.status == 200 for answer in answers)
                 on_clock.append(clock / seconds)
                 of_processor.append(used / (processor_seconds(process) - start))
-                told = f"{of_processor[-1]:.3f} of it served, by the clock {on_clock[-1]:.3f}"
-                print(f"{pause}: {number / clock:.1f}/s bare, {told}", flush=True)
-            pictures, runs = (a - b for a, b in zip(batch_sizes(url), before, strict=True))
+                text = f"{of_processor[-1]:.3f} of it served, by the clock {on_clock[-1]:.3f}"
+                print(f"{mode}: {number / clock:.1f}/s bare, {text}", flush=True)
+            images, runs = (a - b for a, b in zip(batch_sizes(url), before, strict=True))
             ratio = min(statistics.median(on_clock), statistics.median(of_processor))
-            filled = pictures / runs / batch
-            ratios[pause] = {"of_processor": of_processor, "on_clock": on_clock, "filled": filled}
-            what = f"full batches ({filled:.2f} full), {pause}: of bare predictor"
+            filled = images / runs / batch
+            ratios[mode] = {"of_processor": of_processor, "on_clock": on_clock, "filled": filled}
+            what = f"full batches ({filled:.2f} full), {mode}: of bare predictor"
             verdicts.append((what, ">= 0.95", f"{ratio:.3f}", ratio >= 0.95))
     return ratios, verdicts
 
@@ -170,7 +160,7 @@ def processor_seconds(process):
 
 
 def batch_sizes(url):
-    """Pictures and batches that ran since the service started."""
+    """Images and batches that ran since the service started."""
     found = dict(re.findall(r"^paumer_batch_size_(sum|count) (\S+)", get(url, "/metrics"), re.M))
     return float(found["sum"]), float(found["count"])
 
@@ -211,8 +201,8 @@ def nginx(ports):
 
 def proxy(arguments):
     """Two replicas behind nginx against two bare predictors by turns, then one is killed."""
-    files, clients, number = make_pictures(8, (arguments.size, arguments.size)), 8, 48
-    predictor, wish = load(arguments.model), {"pause": "none"}
+    files, clients, number = make_images(8, (arguments.size, arguments.size)), 8, 48
+    predictor, wish = load(arguments.model), {"mode": "none"}
     torch.set_num_threads(1)
     expected = [predictor.predict(read_image(file), "none").labels for file in files]
     with ExitStack() as stack:
@@ -266,7 +256,7 @@ async def kill_one(url, files, clients, number, process):
             for n in numbers:
                 if n == number // 3:
                     process.kill()
-                answers.append(await client.post(files[n % len(files)], pause="none"))
+                answers.append(await client.post(files[n % len(files)], mode="none"))
 
         await asyncio.gather(*(one() for _ in range(clients)))
     return answers, -(-clients // 2)

@@ -1,4 +1,4 @@
-"""Hostile clients of a service: slow ones, ones that hang up, bombs, floods, no pictures at all.
+"""Hostile clients of a service: slow ones, ones that hang up, bombs, floods, no images at all.
 
 python benchmarks/serve_hostile.py 8000 street.jpg --slow 20 --cancelled 100 --bodies 30
 
@@ -72,22 +72,22 @@ async def send(port, parts, wait, answered=True):
 
 async def come(arguments):
     """All of them, in an order by chance."""
-    dice, picture = random.Random(arguments.seed), arguments.picture.read_bytes()
+    rng, image = random.Random(arguments.seed), arguments.image.read_bytes()
     slow = [HEAD.format(5000).encode() + b"abc"]
     jobs = [lambda: send(arguments.port, slow, arguments.seconds, False)] * arguments.slow
-    for wait in (dice.uniform(0, 0.04) for _ in range(arguments.cancelled)):
-        jobs.append(lambda wait=wait: send(arguments.port, [request(picture)], wait, False))
+    for wait in (rng.uniform(0, 0.04) for _ in range(arguments.cancelled)):
+        jobs.append(lambda wait=wait: send(arguments.port, [request(image)], wait, False))
     kinds = (
         lambda: [request(bomb())],
-        lambda: [request(picture[: len(picture) // 2])],
+        lambda: [request(image[: len(image) // 2])],
         flood,
         chunked,
-        lambda: [request(b"%PDF-1.7 no picture")],
+        lambda: [request(b"%PDF-1.7 no image")],
     )
     for number in range(arguments.bodies):
         kind = kinds[number % len(kinds)]
         jobs.append(lambda kind=kind: send(arguments.port, kind(), 5.0))
-    dice.shuffle(jobs)
+    rng.shuffle(jobs)
 
     async def later(delay, job):
         await asyncio.sleep(delay)
@@ -100,7 +100,7 @@ async def come(arguments):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("port", type=int)
-    parser.add_argument("picture", type=Path)
+    parser.add_argument("image", type=Path)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--slow", type=int, default=20)
     parser.add_argument("--cancelled", type=int, default=100)

@@ -8,11 +8,11 @@ levels   Poisson arrivals at multiples of capacity; beside it the same service w
 steps    the load rises and falls
 steady   the load stays
 hostile  slow clients, clients that hang up, bombs and floods: what they cost the others
-mixed    clients with mixed configurations: masks against those computed alone
+mixed    clients with mixed modes: masks against those computed alone
 batches  throughput at full batches against the bare predictor
 proxy    two replicas behind nginx against two bare predictors; one is killed
 
-The service runs on one core with one thread, the load comes from another one. S0 is what a picture
+The service runs on one core with one thread, the load comes from another one. S0 is what an image
 takes without pausing when the service is never idle, C0 = 1/S0; the latency target is 8 S0. What
 is found goes to load.json, where parts measured before stay, and load.png.
 """
@@ -38,7 +38,7 @@ from serve_client import (
     Client,
     get,
     get_json,
-    make_pictures,
+    make_images,
     open_loop,
     percentile,
     poisson,
@@ -62,35 +62,35 @@ class Setting(NamedTuple):
         return level / self.s0
 
 
-def measure(arguments, pictures):
+def measure(arguments, images):
     """The setting, from a service that is never idle."""
     with service(arguments.model, arguments.cores[0], "--latency-ms", 1e6) as (url, _):
         model = get_json(url, "/v1/model")
-        throughput(url, pictures, 1, 10, pause="none")
-        _, alone = throughput(url, pictures, 1, 20, pause="none")
-        plain, _ = throughput(url, pictures, 4, 100, pause="none")
+        throughput(url, images, 1, 10, mode="none")
+        _, alone = throughput(url, images, 1, 20, mode="none")
+        plain, _ = throughput(url, images, 4, 100, mode="none")
         fastest = model["points"][-1]["name"]
-        fast, _ = throughput(url, pictures, 4, 100, pause=fastest)
+        fast, _ = throughput(url, images, 4, 100, mode=fastest)
     target = arguments.patience / plain
     print(
         f"S0 {1000 / plain:.1f} ms ({1000 * alone:.1f} ms alone), C0 {plain:.1f}/s, at {fastest} "
         f"{fast:.1f}/s ({fast / plain:.2f}x), target {1000 * target:.0f} ms",
         flush=True,
     )
-    unpaused = next(point["name"] for point in model["curve"] if point["pause"] == "none")
+    unpaused = next(point["name"] for point in model["curve"] if point["mode"] == "none")
     mious = {point["name"]: point["miou"] for point in model["curve"]}
     first = model["points"][0]["name"]
     return Setting(1 / plain, target, fastest, first, unpaused, mious)
 
 
-def ask(url, pictures, setting, rate, seed, **ends):
+def ask(url, images, setting, rate, seed, **ends):
     """Answers to Poisson arrivals at a rate, or one for each time."""
     rate = rate if callable(rate) else lambda _, always=rate: always
     dues = poisson(random.Random(seed), rate, setting.rate(4), **ends)
 
     async def run():
         async with Client(url) as client:
-            return await open_loop(client, pictures, dues)
+            return await open_loop(client, images, dues)
 
     return asyncio.run(run())
 
@@ -146,7 +146,7 @@ def tell(name, row, setting):
         print("      not valid: the load tool was late by more than a tenth of the target")
 
 
-def levels(arguments, pictures, setting):
+def levels(arguments, images, setting):
     """Poisson arrivals at multiples of C0, with and without pausing.
 
     The capacity at the fastest point is measured before and after every level: machines drift.
@@ -156,8 +156,8 @@ def levels(arguments, pictures, setting):
     still = (*latency, "--point", setting.unpaused)
     core = arguments.cores[0]
 
-    def capacity(url, pause):
-        return throughput(url, pictures, 4, 60, pause=pause)[0]
+    def capacity(url, mode):
+        return throughput(url, images, 4, 60, mode=mode)[0]
 
     with (
         service(arguments.model, core, *latency) as (governed, _),
@@ -166,34 +166,34 @@ def levels(arguments, pictures, setting):
         sides = (("pausing", governed, setting.fastest), ("off", off, setting.unpaused))
         for level in arguments.levels:
             row = {}
-            for name, url, pause in sides:
+            for name, url, mode in sides:
                 for _ in range(3):
-                    before = capacity(url, pause)
+                    before = capacity(url, mode)
                     if name == "pausing":
                         settle(url, setting)
                     ends = {"arrivals": arguments.arrivals}
                     rate = setting.rate(level)
-                    answers = ask(url, pictures, setting, rate, arguments.seed, **ends)
-                    most = (before + capacity(url, pause)) / 2
+                    answers = ask(url, images, setting, rate, arguments.seed, **ends)
+                    most = (before + capacity(url, mode)) / 2
                     row[name] = summary(level, answers, setting, most)
                     tell(name, row[name], setting)
                     if valid(row[name], setting):
                         break
             rows.append(row)
             found = row["pausing"]
-            late, share = found["p99_over_target"], found["accepted_of_possible"]
+            late, ratio = found["p99_over_target"], found["accepted_of_possible"]
             codes, sure = set(found["codes"]) <= {"200", "429"}, valid(found, setting)
-            enough = share >= 0.9 and sure
+            enough = ratio >= 0.9 and sure
             verdicts += [
                 (f"{level:g}x: p99 over target", "<= 1", f"{late:.2f}", late <= 1 and sure),
-                (f"{level:g}x: accepted of possible", ">= 0.9", f"{share:.3f}", enough),
+                (f"{level:g}x: accepted of possible", ">= 0.9", f"{ratio:.3f}", enough),
                 (f"{level:g}x: answers", "200, 429", ", ".join(sorted(found["codes"])), codes),
             ]
     draw(rows, arguments.out / "load.png")
     return rows, verdicts
 
 
-def steps(arguments, pictures, setting):
+def steps(arguments, images, setting):
     """The load rises from 0.3 C0 after ten seconds and falls after 25."""
     found, verdicts, latency = [], [], ("--latency-ms", 1000 * setting.target)
     with service(arguments.model, arguments.cores[0], *latency) as (url, _):
@@ -203,7 +203,7 @@ def steps(arguments, pictures, setting):
             def rate(t, level=level):
                 return setting.rate(level if 10 < t < 25 else 0.3)
 
-            answers = ask(url, pictures, setting, rate, arguments.seed, until=40)
+            answers = ask(url, images, setting, rate, arguments.seed, until=40)
             faster = [
                 answer.due + answer.seconds
                 for answer in answers
@@ -221,7 +221,7 @@ def steps(arguments, pictures, setting):
     return found, verdicts
 
 
-def steady(arguments, pictures, setting):
+def steady(arguments, images, setting):
     """How often the operating point changes while the load stays."""
     rows, verdicts, latency = [], [], ("--latency-ms", 1000 * setting.target)
     with service(arguments.model, arguments.cores[0], *latency) as (url, _):
@@ -229,7 +229,7 @@ def steady(arguments, pictures, setting):
             settle(url, setting)
             before = get_json(url, "/v1/status")["changes"]
             rate = setting.rate(level)
-            answers = ask(url, pictures, setting, rate, arguments.seed, until=arguments.seconds)
+            answers = ask(url, images, setting, rate, arguments.seed, until=arguments.seconds)
             changes = get_json(url, "/v1/status")["changes"] - before
             row = {**summary(level, answers, setting, rate), "changes": changes}
             tell(f"{arguments.seconds:g} s", row, setting)
@@ -239,7 +239,7 @@ def steady(arguments, pictures, setting):
     return rows, verdicts
 
 
-def hostile(arguments, pictures, setting):
+def hostile(arguments, images, setting):
     """95th percentiles of normal requests in windows without and with hostile clients, by turns.
 
     Both windows of a pair have the same arrivals, at 0.3 C0 and without pausing, so that the
@@ -253,10 +253,10 @@ def hostile(arguments, pictures, setting):
         service(arguments.model, arguments.cores[0]) as (url, process),
     ):
         port, file = url.rsplit(":", 1)[1], Path(folder) / "street.jpg"
-        file.write_bytes(pictures[0])
+        file.write_bytes(images[0])
 
-        def come(share, seed):
-            words = [f"--{kind}={round(getattr(arguments, kind) * share)}" for kind in KINDS]
+        def come(ratio, seed):
+            words = [f"--{kind}={round(getattr(arguments, kind) * ratio)}" for kind in KINDS]
             more = [f"--seconds={seconds}", f"--seed={seed}", *words]
             return subprocess.Popen([sys.executable, script, port, file, *more])
 
@@ -266,7 +266,7 @@ def hostile(arguments, pictures, setting):
 
             async def run():
                 async with Client(url) as client:
-                    return await open_loop(client, pictures, dues, pause="none")
+                    return await open_loop(client, images, dues, mode="none")
 
             return asyncio.run(run())
 
@@ -283,8 +283,8 @@ def hostile(arguments, pictures, setting):
                     clients.wait()
                 good = [answer.seconds for answer in answers if answer.status == 200]
                 tails[with_them].append(percentile(good, 0.95))
-                told = "with hostile" if with_them else "without"
-                print(f"{told:12} p95 {1000 * tails[with_them][-1]:.1f} ms of {len(answers)}")
+                label = "with hostile" if with_them else "without"
+                print(f"{label:12} p95 {1000 * tails[with_them][-1]:.1f} ms of {len(answers)}")
         time.sleep(12)
         metrics, grown = get(url, "/metrics"), memory_of(process) - before
     every = [answer.status for answers in kinds.values() for answer in answers]
@@ -296,8 +296,8 @@ def hostile(arguments, pictures, setting):
     refused = dict(re.findall(r'paumer_refused_total{reason="(\w+)"} (\S+)', metrics))
     gauges = dict(re.findall(r"^paumer_(in_flight|queue|queue_filled) (\S+)", metrics, re.M))
     high = {name: value for name, value in gauges.items() if float(value)}
-    told = f"all windows together {1000 * p95[False]:.1f} -> {1000 * p95[True]:.1f} ms"
-    print(f"p95 by pairs {100 * rise:+.0f}%, {told}; refused {refused}")
+    text = f"all windows together {1000 * p95[False]:.1f} -> {1000 * p95[True]:.1f} ms"
+    print(f"p95 by pairs {100 * rise:+.0f}%, {text}; refused {refused}")
     print(f"{busy} of {len(every)} normal requests were refused as busy")
     found = {"p95_ms": [1000 * p95[k] for k in (False, True)], "rise": rise, "refused": refused}
     return {**found, "gauges": gauges, "memory_mb": grown, "busy": busy, "lost": lost}, [
@@ -371,11 +371,11 @@ def parse_arguments():
     add("--slow", type=int, default=200)
     add("--cancelled", type=int, default=1000)
     add("--bodies", type=int, default=300)
-    add("--requests", type=int, default=1000, help="with mixed configurations")
+    add("--requests", type=int, default=1000, help="with mixed modes")
     add("--rounds", type=int, default=5, help="of comparisons with the bare predictor")
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - set(parts):
-        parser.error(f"no part {', '.join(unknown)}: choose of {', '.join(parts)}")
+        parser.error(f"no part {', '.join(unknown)}: choose from {', '.join(parts)}")
     arguments.parts = arguments.parts or parts
     return arguments
 
@@ -385,14 +385,14 @@ def main():
     arguments.out.mkdir(parents=True, exist_ok=True)
     file = arguments.out / "load.json"
     found = json.loads(file.read_text()) if file.exists() else {}
-    pictures = make_pictures(16, (arguments.size, arguments.size))
+    images = make_images(16, (arguments.size, arguments.size))
     everywhere = os.sched_getaffinity(0)
     for part in arguments.parts:
         # Replicas take both cores, and whoever asks them has to share.
         os.sched_setaffinity(0, everywhere if part == "proxy" else [arguments.cores[1]])
         if part in LOADED:
-            setting = measure(arguments, pictures)  # Each time: machines drift.
-            numbers, verdicts = LOADED[part](arguments, pictures, setting)
+            setting = measure(arguments, images)  # Each time: machines drift.
+            numbers, verdicts = LOADED[part](arguments, images, setting)
             times = {"s0_ms": 1000 * setting.s0, "target_ms": 1000 * setting.target}
         else:
             numbers, verdicts = COMPARED[part](arguments)

@@ -5,16 +5,16 @@ python benchmarks/step_cost.py --steps 60
 
 import argparse
 import time
-from dataclasses import replace
 
 import numpy as np
 import torch
+from lightning_fabric import Fabric
 
-from paumer import PauseConfig, build_model
-from paumer.criteria import entropy
-from paumer.options import TrainOptions
-from paumer.pause_config import parse_ranges
-from paumer.train.task import TrainTask, make_optimizer
+from paumer import build_model
+from paumer.training.feed import Batch
+from paumer.training.loop import Training
+from paumer.training.options import TrainOptions
+from paumer.training.start import make_loss
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--backbone", default="vit_tiny_patch16_384")
@@ -26,23 +26,21 @@ arguments = parser.parse_args()
 
 torch.set_num_threads(arguments.threads)
 torch.manual_seed(0)
-options = TrainOptions()
-ranges = parse_ranges(options.ranges)
 images = torch.randn(arguments.batch, 3, arguments.crop, arguments.crop)
 labels = torch.randint(0, 19, (arguments.batch, arguments.crop, arguments.crop))
 
 
 def make_step(criterion):
-    """A function that does one whole step with a configuration, as training does."""
-    network = build_model(arguments.backbone, "mask", 19, image_size=arguments.crop, dropout=0.1)
-    task = TrainTask(network.train(), replace(options, criterion=criterion), ranges)
-    optimizer = make_optimizer(task, task.options)
+    """A function that does one whole step of that number, as training does."""
+    network = build_model(
+        arguments.backbone, "mask", 19, image_size=arguments.crop, decoder_options={"dropout": 0.1}
+    )
+    options = TrainOptions(criterion=criterion)
+    loss = make_loss(options, network, None).train()  # Only class weights would need the data.
+    training = Training(options, Fabric(accelerator="cpu", devices=1), loss)
 
-    def step(pause):
-        optimizer.zero_grad()
-        losses = task.losses(images, labels, pause, entropy)
-        (losses.main + options.aux_weight * losses.aux).backward()
-        optimizer.step()
+    def step(number):
+        training.run([Batch(number, (), images, labels)], after=lambda metrics: None)
 
     return step
 
@@ -50,12 +48,11 @@ def make_step(criterion):
 plain, paused = make_step("none"), make_step("entropy")
 seconds = np.zeros((arguments.steps, 2))
 for number in range(-2, arguments.steps):
-    drawn = PauseConfig.draw(0, number + 2, ranges)
-    for place, (step, pause) in enumerate(((plain, PauseConfig()), (paused, drawn))):
+    for column, step in enumerate((plain, paused)):
         begin = time.perf_counter()
-        step(pause)
+        step(number + 2)
         if number >= 0:
-            seconds[number, place] = time.perf_counter() - begin
+            seconds[number, column] = time.perf_counter() - begin
 ratios = seconds[:, 1] / seconds[:, 0]
 print(
     f"{arguments.steps} interleaved steps, batch {arguments.batch}, {arguments.crop}x"

@@ -1,11 +1,12 @@
-"""Print what results/ says of options of training and of inference, losers included, and draw it.
+"""Print what results/ says of options of training and of inference, and draw it.
 
     python benchmarks/studies_report.py
 
-Points lost at a speed lie on straight lines between the best configurations, as in the paper's
-spline table. Speeds are those of results/speed.json and speed-exit.json; a study of another network
-needs its own in results/study-NAME, by `paumer bench` as in benchmarks/evidence_report.py. What
-is lost is lost against the plain run of the same decoder and steps.
+Points lost at a speed lie on straight lines between the best modes, as in the paper's spline
+table. Speeds are those of results/speed.json and speed-exit.json; a study of another network needs
+its own in results/study-NAME, by `paumer bench` as in benchmarks/evidence_report.py. Differences
+are to the plain run of the same decoder and steps. Options that were removed are in
+docs/negative-results.md.
 """
 
 import argparse
@@ -13,8 +14,9 @@ from pathlib import Path
 
 from reading import Results, mean, table
 
+from paumer.measurement import baseline, skyline
 from paumer.study.paper_figures import draw_tradeoff
-from paumer.study.tradeoff import baseline, skyline, spline
+from paumer.study.tradeoff import spline
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--results", type=Path, default=Path("results"))
@@ -23,12 +25,10 @@ parser.add_argument("--out", type=Path, default=Path("out/studies"))
 arguments = parser.parse_args()
 results, split = Results(arguments.results, 0), arguments.split
 SPEEDS = (1.5, 2.0, 2.5, 3.0)
-
-
+STUDIES = ("aux-0.01", "aux-1", "context", "imagenet", "linear", "pup")
+STUDIES += ("range-low", "range-wide", "usual")
+OTHER = ("study-context", "study-linear", "study-pup")
 UNPAUSED = results.speeds("speed.json")["none"]
-
-
-OTHER = ("study-linear", "study-pup", "study-rejoin", "study-context", "study-aux-norm")
 
 
 def speeds(study, file):
@@ -42,16 +42,16 @@ def speeds(study, file):
 def lost(items, none, base):
     """Points below the base at each speed-up, as text."""
     # The unpaused one counts also where a faster one is better.
-    best = [none, *(item for item in skyline(items) if item.pause)]
+    best = [none, *(item for item in skyline(items) if item.mode.pause)]
     points = [(item.images_per_second / none.images_per_second, item.miou) for item in best]
     values = [spline(points, speed) for speed in SPEEDS]
     return ["" if value is None else f"{100 * value - base:+.2f}" for value in values]
 
 
 rows, measured = [], {}
-for folder in sorted(arguments.results.glob("study-*")):
-    study, title = folder.name, folder.name.removeprefix("study-")
-    if "plain" in title or not (folder / f"{split}.npz").exists():
+for title in STUDIES:
+    study = f"study-{title}"
+    if not (arguments.results / study / f"{split}.npz").exists():
         continue
     plain = "study-plain" if title not in ("linear", "pup") else f"study-{title}-plain"
     counted = results.tallies(plain, split)
@@ -70,26 +70,22 @@ for folder in sorted(arguments.results.glob("study-*")):
 names = [f"{speed:g}x" for speed in SPEEDS]
 table(["study", "plain", "unpaused", "lost", *names, *(f"exit {n}" for n in names)], rows)
 
-# Of inference, on the first seed of benchmarks/evidence.py: who pauses and where patches leave.
-WAYS = {
+# Of inference, on the first seed of benchmarks/evidence.py: the criterion and where patches exit.
+MODES = {
     "pausing": ("val", "speed.json"),
     "early exit": ("val-exit", "speed-exit.json"),
     "late exit": ("val-late", "speed-exit.json"),
-    "late exit by borders": ("val-borders", "speed-borders.json"),
-    "late exit by neighbours": ("val-neighbours", "speed-neighbours.json"),
+    "late exit, neighbourhood mean": ("val-neighbours", "speed-neighbours.json"),
     "the same, protected": ("val-protected", "speed-neighbours.json"),
-    "the same, calibrated": ("val-calibrated", "speed-neighbours.json"),
-    "the same, blended": ("val-blended", "speed-neighbours.json"),
-    "the same, settled": ("val-settled", "speed-neighbours.json"),
 }
 rows = []
 base = mean(results.tallies("plain-0", "val")["none"])
-for way, (title, file) in WAYS.items():
+for words, (title, file) in MODES.items():
     items = results.mean_measurements("paumer-0", title, results.speeds(file, UNPAUSED))
     if items:
         none = baseline(items)
-        rows.append([way, f"{100 * none.miou - base:+.2f}", *lost(items, none, base)])
-table(["way, seed 0", "unpaused", *names], rows)
+        rows.append([words, f"{100 * none.miou - base:+.2f}", *lost(items, none, base)])
+table(["mode, seed 0", "unpaused", *names], rows)
 
 FIGURES = {
     "aux-weight": {"0.01": "aux-0.01", "0.1": "usual", "1": "aux-1"},

@@ -1,4 +1,4 @@
-"""What a sweep costs against evaluating its configurations one by one, interleaved.
+"""What a sweep costs against evaluating its modes one by one, interleaved.
 
 Times are of the processor, one thread, so that other work on the machine counts little.
 
@@ -16,29 +16,29 @@ import torch
 import torch.utils.flop_counter
 
 from paumer import Inference, Predictor, build_model
-from paumer.data.datasets import Sample
-from paumer.data.labels import ClassSet, distinct_colours
+from paumer.classes import ClassSet, distinct_colours
+from paumer.data.samples import Sample
 from paumer.study.accuracy import count_batch
 from paumer.study.grids import grid
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--grid", choices=["paper", "one", "two"], default="paper")
-parser.add_argument("--pictures", type=int, default=10)
+parser.add_argument("--images", type=int, default=10)
 parser.add_argument("--size", type=int, default=512)
 parser.add_argument("--threads", type=int, default=1)
 arguments = parser.parse_args()
 
 torch.set_num_threads(arguments.threads)
 torch.manual_seed(0)
-dice = random.Random(0)
+rng = random.Random(0)
 network = build_model("vit_tiny_patch16_384", "mask", 19, image_size=arguments.size)
 predictor = Predictor(network)
-pauses = grid([arguments.grid], network.backbone.depth)
+modes = grid([arguments.grid], network.backbone.depth, {})
 if arguments.grid == "two":
-    pairs = sorted({pause.blocks for pause in pauses if pause})
-    chosen = set(dice.sample(pairs, len(pairs) // 3))
-    pauses = [pause for pause in pauses if pause.blocks in chosen]
-ways = [Inference(pause=pause, batch=1) for pause in pauses]
+    pairs = sorted({mode.pause.blocks for mode in modes if mode.pause})
+    chosen = set(rng.sample(pairs, len(pairs) // 3))
+    modes = [mode for mode in modes if mode.pause.blocks in chosen]
+one_by_one = Inference(batch=1)
 
 
 class Noise:
@@ -50,14 +50,16 @@ class Noise:
 
 size = (arguments.size, arguments.size)
 together = alone = 0.0
-for number in range(arguments.pictures):
+for number in range(arguments.images):
     noise = np.random.default_rng(number)
     image = noise.integers(0, 256, (*size, 3), np.uint8)
     samples = [Sample(str(number), image, noise.integers(0, 19, size).astype(np.uint8))]
     begin = time.process_time()
-    shared = count_batch(predictor, Noise(), [number], samples, ways)
+    shared = count_batch(predictor, Noise(), [number], samples, modes, one_by_one)
     middle = time.process_time()
-    single = [count_batch(predictor, Noise(), [number], samples, [way])[0] for way in ways]
+    single = [
+        count_batch(predictor, Noise(), [number], samples, [mode], one_by_one)[0] for mode in modes
+    ]
     end = time.process_time()
     together, alone = together + middle - begin, alone + end - middle
     same = all(
@@ -65,18 +67,18 @@ for number in range(arguments.pictures):
         for a, b in zip(shared, single, strict=True)
     )
     print(
-        f"picture {number + 1}: {together:.1f} of {alone:.1f} s, {together / alone:.3f}; "
+        f"image {number + 1}: {together:.1f} of {alone:.1f} s, {together / alone:.3f}; "
         f"{'identical' if same else 'DIFFERENT'}",
         flush=True,
     )
 
-whole = sum(network.multiply_adds(size, pause) for pause in pauses)
+whole = sum(network.multiply_adds(size, mode) for mode in modes)
 with torch.utils.flop_counter.FlopCounterMode(display=False) as counter, torch.inference_mode():
     images = torch.randn(1, 3, *size)
-    for _ in network.forward_many(images, [(pause, False) for pause in pauses]):
+    for _ in network.forward_many(images, modes):
         pass
 print(
-    f"{arguments.grid}: {len(ways)} configurations, {arguments.pictures} pictures: "
+    f"{arguments.grid}: {len(modes)} modes, {arguments.images} images: "
     f"{together / alone:.3f} of the time of one by one, "
-    f"{counter.get_total_flops() / 2 / whole:.3f} of the multiply-adds"
+    f"{counter.get_total_flops() / 2 / whole:.3f} of the MACs"
 )

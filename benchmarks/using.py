@@ -1,8 +1,8 @@
-"""What using a model costs: engines, folders, large and hostile pictures, video.
+"""What using a model costs: engines, folders, large and hostile images, video.
 
 python benchmarks/using.py agree       labels of every engine against torch
-python benchmarks/using.py folder      a folder of 200 pictures against the bare model
-python benchmarks/using.py large       memory for a picture of 8192x4096 and 150 classes
+python benchmarks/using.py folder      a folder of 200 images against the bare model
+python benchmarks/using.py large       memory for an image of 8192x4096 and 150 classes
 python benchmarks/using.py hostile     500 damaged or hostile files
 python benchmarks/using.py video       --target-fps held while another process takes a core
 """
@@ -23,25 +23,26 @@ import numpy as np
 import torch
 from PIL import Image
 
-from paumer import Inference, Predictor, build_model, load
+from paumer import Inference, Mode, Predictor, build_model, load
 from paumer.data.datasets import open_dataset
-from paumer.engines import make_engine
-from paumer.jobs import Job
-from paumer.serve.governor import Governor, ladder
-from paumer.sources import find_sources
+from paumer.exporting.onnx import export_onnx
+from paumer.inference.engines import make_engine
+from paumer.inference.governor import Governor, ladder
+from paumer.inference.jobs import Job
+from paumer.inference.sources import find_sources
+from paumer.inference.video import VideoReader, VideoWriter
 from paumer.study.accuracy import Confusion
 from paumer.study.speed import peak_memory
-from paumer.video import VideoReader, VideoWriter
 
 CPU = torch.device("cpu")
 
 
 def agree(model, data, count):
-    """The share of pixels whose label every engine gives as torch does, and what it gets right."""
+    """The ratio of pixels that each engine labels as torch does, and its mIoU."""
     predictor = load(model)
     dataset = open_dataset(data, "val")
     samples = [dataset[i] for i in range(min(count, len(dataset)))]
-    pictures = [sample.image for sample in samples]
+    images, how = [sample.image for sample in samples], Inference(batch=2)
 
     def miou(results):
         counts = Confusion.empty(len(dataset.class_set))
@@ -49,18 +50,18 @@ def agree(model, data, count):
             counts += Confusion.of(result.labels, sample.labels, len(dataset.class_set))
         return 100 * counts.miou
 
-    for pause in ("none", "3:0.4", "3:0.4,5:0.4,7:0.4"):
-        how = predictor.way(pause, batch=2)
-        expected = predictor.predict_batch(pictures, how)
-        print(f"{pause} torch: mIoU {miou(expected):.2f}", flush=True)
+    for mode in ("none", "3:0.4", "3:0.4,5:0.4,7:0.4", "5:0.5,9:0.9 exit by=neighbours"):
+        expected = predictor.predict_batch(images, mode, how)
+        print(f"{mode} torch: mIoU {miou(expected):.2f}", flush=True)
         for name in ("onnx", "onnx-int8", "openvino", "compile"):
-            engine = make_engine(name, predictor.network, 1)
-            results = Predictor(predictor.network, engine=engine).predict_batch(pictures, how)
+            engine = make_engine(name, predictor.network, 1, export_onnx)
+            other = Predictor(predictor.network, engine=engine)
+            results = other.predict_batch(images, mode, how)
             pairs = zip(results, expected, strict=True)
             same = [float((a.labels == b.labels).mean()) for a, b in pairs]
             print(
-                f"{pause} {name}: {100 * np.mean(same):.4f}% of the pixels of {len(same)} "
-                f"pictures, worst picture {100 * min(same):.4f}%, mIoU {miou(results):.2f}",
+                f"{mode} {name}: {100 * np.mean(same):.4f}% of the pixels of {len(same)} "
+                f"images, worst image {100 * min(same):.4f}%, mIoU {miou(results):.2f}",
                 flush=True,
             )
 
@@ -80,7 +81,8 @@ def folder(model, count, rounds=10):
         part, ours, bare = count // rounds, [], []
         for number in range(rounds):
             some = sources[number * part : (number + 1) * part]
-            job = Job(predictor, Inference(batch=1), root / f"out-{number}", ("mask", "overlay"))
+            out, kinds = root / f"out-{number}", ("mask", "overlay")
+            job = Job(predictor, Mode(), out, Inference(batch=1), kinds)
             begin = time.perf_counter()
             assert job.run(some).written == part
             ours.append((time.perf_counter() - begin) / part)
@@ -89,9 +91,9 @@ def folder(model, count, rounds=10):
                     begin = time.perf_counter()
                     network(image)
                     bare.append(time.perf_counter() - begin)
-            print(f"{1 / ours[-1]:.2f} pictures/s; the model alone {1 / min(bare):.2f}", flush=True)
+            print(f"{1 / ours[-1]:.2f} images/s; the model alone {1 / min(bare):.2f}", flush=True)
     print(
-        f"{count} pictures: {1 / np.median(ours):.3f} a second, "
+        f"{count} images: {1 / np.median(ours):.3f} a second, "
         f"{np.median(bare) / np.median(ours):.3f} of the model alone (medians), "
         f"{min(bare) / min(ours):.3f} (best of each)"
     )
@@ -108,7 +110,7 @@ def large(classes=150):
         Image.fromarray(image).save(path)
         del image
         sources = find_sources([path])
-        job = Job(predictor, Inference(window=512, batch=4), Path(place) / "out")
+        job = Job(predictor, Mode(), Path(place) / "out", Inference(window=512, batch=4))
         begin = time.perf_counter()
         peak = peak_memory(lambda: job.run(sources), CPU)
     print(f"8192x4096, {classes} classes: {peak:.0f} MB, {time.perf_counter() - begin:.0f} s")
@@ -121,7 +123,7 @@ def chunk(kind, content):
 
 
 def bomb_png(side):
-    """A valid PNG of one bit a pixel: small as a file, huge as a picture."""
+    """A valid PNG of one bit a pixel: small as a file, huge as an image."""
     header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
     packer, rows = zlib.compressobj(9), []
     for _ in range(side):
@@ -131,10 +133,10 @@ def bomb_png(side):
     return start + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
-def hostile_file(dice, kind, bombs):
+def hostile_file(rng, kind, bombs):
     """The content of a file of some bad kind."""
-    noise = np.random.default_rng(dice.randrange(2**32))
-    size = (dice.randint(1, 90), dice.randint(1, 90))
+    noise = np.random.default_rng(rng.randrange(2**32))
+    size = (rng.randint(1, 90), rng.randint(1, 90))
     image = Image.fromarray(noise.integers(0, 256, (*size, 3), np.uint8))
     if kind == "cmyk":
         image = image.convert("CMYK")
@@ -155,27 +157,27 @@ def hostile_file(dice, kind, bombs):
         if wide
         else ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
     )
-    image.save(out, dice.choice(kinds))
+    image.save(out, rng.choice(kinds))
     content = out.getvalue()
     if kind == "truncated":
-        return content[: dice.randrange(len(content))]
+        return content[: rng.randrange(len(content))]
     if kind == "flipped bytes":
         spoilt = bytearray(content)
-        for _ in range(dice.randint(1, 20)):
-            spoilt[dice.randrange(len(spoilt))] = dice.randrange(256)
+        for _ in range(rng.randint(1, 20)):
+            spoilt[rng.randrange(len(spoilt))] = rng.randrange(256)
         return bytes(spoilt)
     if kind == "empty":
         return b""
     if kind == "noise":
-        return dice.randbytes(dice.randint(1, 5000))
+        return rng.randbytes(rng.randint(1, 5000))
     if kind == "text":
-        return b"<svg xmlns='http://www.w3.org/2000/svg'/>" * dice.randint(1, 50)
+        return b"<svg xmlns='http://www.w3.org/2000/svg'/>" * rng.randint(1, 50)
     if kind == "bomb":
-        return dice.choice(bombs)
+        return rng.choice(bombs)
     if kind == "huge header":
-        sides = struct.pack(">II", dice.randint(2**14, 2**31 - 1), dice.randint(2**14, 2**31 - 1))
+        sides = struct.pack(">II", rng.randint(2**14, 2**31 - 1), rng.randint(2**14, 2**31 - 1))
         header = chunk(b"IHDR", sides + b"\x08\x02\0\0\0")
-        return b"\x89PNG\r\n\x1a\n" + header + dice.randbytes(200)
+        return b"\x89PNG\r\n\x1a\n" + header + rng.randbytes(200)
     return content
 
 
@@ -188,7 +190,7 @@ KINDS = (
 def hostile(count, seed=0):
     """Every file gives a mask or a refusal, within a memory bound."""
     torch.set_num_threads(1)
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     predictor = Predictor(build_model("deit_tiny_patch16_224", classes=11))
     bombs = [bomb_png(side) for side in (9000, 16000, 40000)]
     longest = 0.0
@@ -197,14 +199,14 @@ def hostile(count, seed=0):
         root.mkdir()
         for number in range(count):
             kind = KINDS[number % len(KINDS)]
-            suffix = dice.choice((".png", ".jpg", ".webp", ".tif", ".gif", ".bmp"))
+            suffix = rng.choice((".png", ".jpg", ".webp", ".tif", ".gif", ".bmp"))
             path = root / f"{number:03}-{kind.replace(' ', '-')}{suffix}"
-            path.write_bytes(hostile_file(dice, kind, bombs))
+            path.write_bytes(hostile_file(rng, kind, bombs))
         sources = find_sources([root])
         predictor.predict(np.zeros((90, 90, 3), np.uint8))
         worst, written, refused = 0.0, 0, 0
         for source in sources:
-            job = Job(predictor, Inference(batch=1), Path(place) / "out", ("mask",))
+            job = Job(predictor, Mode(), Path(place) / "out", Inference(batch=1), ("mask",))
             outcomes = []
             begin = time.perf_counter()
             peak = peak_memory(lambda: outcomes.append(job.run([source])), CPU)  # noqa: B023
@@ -230,20 +232,19 @@ def video(model, seconds):
         frames = [scenes[number].image for number in range(40)]
         speeds = []
         for rung in (rungs[0], rungs[-1]):
-            how = Inference().at(rung.point)
             begin = time.perf_counter()
             for frame in frames[:12]:
-                predictor.predict_batch([frame], how)
+                predictor.predict_batch([frame], rung.point.mode)
             speeds.append(12 / (time.perf_counter() - begin))
-        for share in (0.3, 0.6):
-            target = speeds[0] * (speeds[1] / speeds[0]) ** share
+        for power in (0.3, 0.6):
+            target = speeds[0] * (speeds[1] / speeds[0]) ** power
             for busy in (False, True):
                 length = int(seconds * target)
                 with VideoWriter(path, Fraction(target).limit_denominator(1000)) as writer:
                     for number in range(length):
                         writer.write(frames[number % len(frames)])
                 governor = Governor(rungs, 1 / target, dwell=1.0)
-                job = Job(predictor, Inference(), Path(place) / "out", governor=governor)
+                job = Job(predictor, Mode(), Path(place) / "out", governor=governor)
                 load_ = [
                     subprocess.Popen([sys.executable, "-c", "while True: pass"])
                     for _ in range(busy)

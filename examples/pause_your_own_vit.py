@@ -3,7 +3,7 @@
 ``forward_pausing`` walks the blocks of a plain timm ViT without rotary embeddings. To use it for
 real, train the head along: its cross entropy, with a small weight, beside the loss of your decoder.
 
-python examples/pause_your_own_vit.py --backbone deit_tiny_patch16_224 --pause 3:0.4,5:0.4
+python examples/pause_your_own_vit.py --backbone deit_tiny_patch16_224 --stages 3:0.4,5:0.4
 """
 
 import argparse
@@ -22,19 +22,19 @@ from paumer.pausing import assemble, choose, going_on, pause, rows_of
 def forward_pausing(
     vit: VisionTransformer, head: nn.Module, images: Tensor, config: PauseConfig
 ) -> Tensor:
-    """All tokens after the final norm; of those that paused, as they were then.
+    """All tokens after the final norm; paused ones as they were when they paused.
 
-    ``head`` gives tokens after any block the logits of their classes: it says who still needs work.
+    ``head`` gives tokens after any block their class logits, by whose entropy patches pause.
     """
     tokens = vit.norm_pre(vit._pos_embed(vit.patch_embed(images)))
     prefix, patches = vit.num_prefix_tokens, tokens.shape[1] - vit.num_prefix_tokens
     places = torch.arange(len(images) * patches, device=images.device).view(len(images), patches)
-    shares, stages = dict(config.stages), list[tuple[Tensor, Tensor]]()
+    ratios, stages = dict(config.stages), list[tuple[Tensor, Tensor]]()
     for number, block in enumerate(vit.blocks, 1):
         tokens = block(tokens)
-        if isinstance(share := shares.get(number), float):
+        if isinstance(ratio := ratios.get(number), float):
             score = entropy(head(tokens[:, prefix:]), places)
-            kept = choose(score, going_on(score.shape[1], share))
+            kept = choose(score, going_on(score.shape[1], ratio))
             rows = rows_of(kept, tokens.shape[1], prefix)
             stages.append((tokens, rows))
             tokens, places = pause(tokens, rows), places.gather(1, kept)
@@ -46,7 +46,7 @@ def main() -> None:
     """Read the command line, compare with timm's own forward, and time both in turns."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--backbone", default="vit_tiny_patch16_384", help="timm name")
-    parser.add_argument("--pause", default="3:0.4,5:0.4", help="block:share, several by commas")
+    parser.add_argument("--stages", default="3:0.4,5:0.4", help="block:ratio, joined by commas")
     parser.add_argument("--classes", type=int, default=19)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
@@ -55,7 +55,7 @@ def main() -> None:
     vit = timm.create_model(arguments.backbone, num_classes=0).eval()
     head = nn.Linear(vit.embed_dim, arguments.classes)
     images = torch.randn(2, 3, *vit.patch_embed.img_size)
-    none, config = PauseConfig(), PauseConfig.parse(arguments.pause)
+    none, config = PauseConfig(), PauseConfig.parse(arguments.stages)
     config.check(len(vit.blocks))
 
     with torch.inference_mode():
@@ -63,7 +63,7 @@ def main() -> None:
         same = torch.equal(forward_pausing(vit, head, images, none), timms)
         print(f"nothing paused: equal to timm's own forward, bit for bit: {same}")
         tokens = forward_pausing(vit, head, images, config)
-        print(f"{config}: tokens of shape {tuple(tokens.shape)}, all in their places")
+        print(f"{config}: tokens of shape {tuple(tokens.shape)}, in their first order")
         seconds: dict[PauseConfig, list[float]] = {none: [], config: []}
         for _ in range(arguments.rounds):  # In turns, so that a slow moment touches both.
             for which, times in seconds.items():

@@ -1,34 +1,43 @@
-"""Paumer: a vision-transformer segmenter that spends its work where the picture needs it."""
+"""Paumer: a vision-transformer segmenter that spends its work where the image needs it."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from paumer.model.segmenter import PausingSegmenter, Prediction, build_model
+    from paumer.api import load
+    from paumer.inference.predictor import Predictor
+    from paumer.inference.result import Segmentation
+    from paumer.inference.tiles import Inference
+    from paumer.measurement import Measurement
+    from paumer.mode import Mode
+    from paumer.model.build import build_model
+    from paumer.model.segmenter import PausingSegmenter, Prediction
     from paumer.pause_config import PAPER_CONFIGS, PauseConfig, Threshold
     from paumer.pausing import Stage
-    from paumer.predict import Inference, Predictor, load
-    from paumer.segmentation import Segmentation
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
-    "Inference": "predict",
+    "Inference": "inference.tiles",
+    "Measurement": "measurement",
+    "Mode": "mode",
     "PAPER_CONFIGS": "pause_config",
     "PauseConfig": "pause_config",
     "PausingSegmenter": "model.segmenter",
     "Prediction": "model.segmenter",
-    "Predictor": "predict",
-    "Segmentation": "segmentation",
+    "Predictor": "inference.predictor",
+    "Segmentation": "inference.result",
     "Stage": "pausing",
     "Threshold": "pause_config",
-    "build_model": "model.segmenter",
-    "load": "predict",
+    "build_model": "model.build",
+    "load": "api",
 }
 
 __all__ = [
     "PAPER_CONFIGS",
     "Inference",
+    "Measurement",
+    "Mode",
     "PauseConfig",
     "PausingSegmenter",
     "Prediction",
@@ -42,7 +51,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # Loaded when first asked for, so that importing paumer costs and changes nothing.
     if name not in _HOMES:
         raise AttributeError(f"module 'paumer' has no attribute {name!r}")

@@ -1,5 +1,5 @@
 """``python -m paumer``."""
 
-from paumer.cli import main
+from paumer.cli.main import main
 
 main()

@@ -3,7 +3,7 @@
 import math
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -112,40 +112,19 @@ class PauseConfig:
             blocks = sorted(dice.sample(sorted(ranges), dice.randint(1, most)))
         return cls(tuple((block, dice.uniform(*ranges[block])) for block in blocks))
 
-    def check(self, depth: int, early_exit: bool = False, rejoin: int | None = None) -> None:
-        """Raise unless a backbone of ``depth`` blocks can pause like this.
-
-        ``rejoin`` is the block before which paused patches come back, if they do.
-        """
-        if rejoin and early_exit:
-            raise ValueError(
-                f"early exit is not possible with this model: its paused patches come back before "
-                f"block {rejoin}, so none of them leaves early"
-            )
+    def check(self, depth: int, early_exit: bool = False) -> None:
+        """Raise unless a backbone of ``depth`` blocks can pause like this."""
         for block in self.blocks:
             if block > depth:
                 raise ValueError(
                     f"cannot pause after block {block}: this backbone has {depth} blocks "
                     f'(pause configuration "{self}")'
                 )
-            if rejoin and block >= rejoin - 1:
-                raise ValueError(
-                    f"pausing after block {block} spares nothing: this model's paused patches come "
-                    f'back before block {rejoin} (pause configuration "{self}")'
-                )
             if block == depth and not early_exit:
                 raise ValueError(
                     f"pausing after block {block}, the last one, spares nothing without early exit "
                     f'(pause configuration "{self}")'
                 )
-
-
-def parse_pauses(texts: Sequence[str]) -> tuple[PauseConfig, ...]:
-    """The configurations spelled by ``texts``; ``paper`` stands for the 13 of the paper's table."""
-    configs: list[PauseConfig] = []
-    for text in texts:
-        configs.extend(PAPER_CONFIGS if text == "paper" else [PauseConfig.parse(text)])
-    return tuple(dict.fromkeys(configs))
 
 
 def parse_ranges(text: str) -> dict[int, tuple[float, float]]:
@@ -200,6 +179,9 @@ def _paper_configs() -> tuple[PauseConfig, ...]:
     ]
     return tuple(PauseConfig(stages) for stages in [*once, *often])
 
+
+NO_PAUSE = PauseConfig()
+"""No patch pauses."""
 
 PAPER_CONFIGS = _paper_configs()
 """The 13 configurations of the paper's table, in its order."""

@@ -108,7 +108,7 @@ def _small_model(kind, decoder, classes, double, options):
 
     model = PausingSegmenter(
         Backbone(copy.deepcopy(_small_backbone(kind))),
-        create_decoder(decoder, 64, classes, **dict(options)),
+        create_decoder(decoder, 64, classes, dict(options)),
         torch.nn.Linear(64, classes),
     )
     enliven(model)
@@ -126,6 +126,12 @@ def small_model():
         return _small_model(kind, decoder, classes, double, tuple(sorted(options.items())))
 
     return give
+
+
+@pytest.fixture(scope="session")
+def fresh_backbone():
+    """A function that builds the timm ViT of a small model anew, on whatever device is in force."""
+    return _small_backbone.__wrapped__
 
 
 @pytest.fixture(scope="session")
@@ -172,7 +178,10 @@ def unchecked():
 def plain_table():
     """A machine on which work alone takes time, for 100 patches or so many."""
 
+    from paumer.mode import CRITERIA
     from paumer.study.cost import CostTable
+
+    scorings = [f"{name}{more}" for name in CRITERIA for more in ("", ", protecting")]
 
     def make(patches=100, prefix=0, depth=6, **other):
         ladder = ((0, 0.0), (patches + prefix, 1.0))
@@ -192,7 +201,7 @@ def plain_table():
             "upsampling": 0.0,
             "block": ladder,
             "decoder": ((0, 0.0), (patches, 1.0)),
-            "pausing": nothing,
+            "pausing": dict.fromkeys(scorings, nothing),
             "assembling": nothing,
         }
         return CostTable(patches=patches, prefix=prefix, depth=depth, **{**values, **other})

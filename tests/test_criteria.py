@@ -1,4 +1,4 @@
-"""Who still needs work, against plain arithmetic."""
+"""What scores the patches, against plain arithmetic."""
 
 import itertools
 import math
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from paumer import criteria
+from paumer.mode import CRITERIA, STUDY_CRITERIA
 
 PLACES = torch.zeros(1, 1, dtype=torch.long)
 
@@ -25,8 +26,8 @@ def naive_entropy(row):
 
 
 def by_name(name, logits):
-    """The criterion of that name for pictures of one row of patches."""
-    return criteria.on_grid(criteria.named(name), (1, logits.shape[1]))
+    """The criterion of that name for images of one row of patches."""
+    return criteria.named(name, (1, logits.shape[1]))
 
 
 def places_for(logits):
@@ -39,15 +40,9 @@ rows = st.integers(2, 12).flatmap(
 
 
 @given(rows)
-def test_scores_equal_the_plain_formulas(row):
-    logits = torch.tensor([[row]])
-    ordered = sorted(naive_softmax(row))
-    close = {"rel": 1e-4, "abs": 2e-6}
-    assert criteria.entropy(logits, PLACES).item() == pytest.approx(naive_entropy(row), **close)
-    assert criteria.confidence(logits, PLACES).item() == pytest.approx(1 - ordered[-1], **close)
-    assert criteria.margin(logits, PLACES).item() == pytest.approx(
-        1 - (ordered[-1] - ordered[-2]), **close
-    )
+def test_entropy_equals_the_plain_formula(row):
+    score = criteria.entropy(torch.tensor([[row]]), PLACES).item()
+    assert score == pytest.approx(naive_entropy(row), rel=1e-4, abs=2e-6)
 
 
 @given(
@@ -74,45 +69,76 @@ def test_the_ends_of_entropy():
     assert criteria.entropy(half, PLACES).item() == pytest.approx(math.log(2))
 
 
-@pytest.mark.parametrize("name", sorted(criteria.CRITERIA))
+@pytest.mark.parametrize("name", CRITERIA)
 def test_half_precision_logits_are_scored_in_full_precision(name):
     logits = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0)).bfloat16()
-    judge = by_name(name, logits)
-    score = judge(logits, places_for(logits))
+    criterion = by_name(name, logits)
+    score = criterion(logits, places_for(logits))
     assert score.dtype == torch.float32
-    assert torch.equal(score, judge(logits.float(), places_for(logits)))
+    assert torch.equal(score, criterion(logits.float(), places_for(logits)))
 
 
-@pytest.mark.parametrize("name", sorted(set(criteria.CRITERIA) - {"neighbours"}))
-def test_the_torn_patch_needs_more_work_than_the_sure_one(name):
+def test_the_torn_patch_needs_more_work_than_the_sure_one():
     logits = torch.tensor([[[9.0, 0.0, 0.0], [1.0, 0.9, 0.8], [4.0, 2.0, 0.0]]])
-    score = by_name(name, logits)(logits, places_for(logits))[0]
+    score = criteria.entropy(logits, places_for(logits))[0]
     assert score[1] > score[2] > score[0]
 
 
-def test_random_is_uniform_and_decided_by_its_generator():
-    logits = torch.zeros(4, 5000, 2)
-    places = places_for(logits)
-    one = criteria.random(torch.Generator().manual_seed(5))(logits, places)
-    two = criteria.random(torch.Generator().manual_seed(5))(logits, places)
-    other = criteria.random(torch.Generator().manual_seed(6))(logits, places)
-    assert torch.equal(one, two)
-    assert not torch.equal(one, other)
-    counts = torch.histc(one, 10, 0, 1)
-    assert ((counts - 2000).abs() < 200).all()
+class TestRandom:
+    @given(st.integers(0, 2**40), st.integers(0, 2**40))
+    def test_the_same_seed_scores_the_same_patch_alike(self, seed, first):
+        rng = torch.Generator().manual_seed(seed % 2**31)
+        logits = torch.randn(2, 9, 3, generator=rng)
+        one = criteria.random(seed, first)(logits, places_for(logits))
+        assert torch.equal(one, criteria.random(seed, first)(logits, places_for(logits)))
+        assert torch.equal(one, criteria.random(seed, first)(-logits, places_for(logits)))
+        assert one.dtype == torch.float32
+        assert ((one >= 0) & (one < 1)).all()
 
+    @given(st.integers(0, 2**31), st.permutations(range(12)))
+    def test_a_score_follows_the_patch_index_whoever_else_is_there(self, seed, order):
+        logits, places = torch.zeros(1, 12, 2), torch.arange(12)[None]
+        criterion = criteria.random(seed)
+        whole = criterion(logits, places)
+        some = torch.tensor([order[:5]])
+        assert torch.equal(criterion(logits[:, :5], some), whole.gather(1, some))
 
-def test_random_leaves_the_global_generator_alone():
-    before = torch.get_rng_state()
-    criteria.random(torch.Generator().manual_seed(1))(torch.zeros(1, 9, 2), torch.zeros(1, 9).int())
-    assert torch.equal(torch.get_rng_state(), before)
+    @given(st.integers(0, 2**31), st.integers(0, 10**6))
+    def test_first_says_where_a_part_of_a_batch_begins(self, seed, first):
+        logits, places = torch.zeros(2, 10, 2), torch.arange(20).view(2, 10)
+        part = criteria.random(seed, first)(logits, places)
+        assert torch.equal(part, criteria.random(seed)(logits, places + first))
+
+    def test_scores_are_roughly_uniform_over_patches_and_over_seeds(self):
+        logits, places = torch.zeros(4, 5000, 2), torch.arange(20_000).view(4, 5000)
+        for seed in (0, 1, 2**31):
+            counts = torch.histc(criteria.random(seed)(logits, places), 10, 0, 1)
+            assert ((counts - 2000).abs() < 200).all()
+        same_patch = [criteria.random(seed)(logits[:1, :1], PLACES) for seed in range(20_000)]
+        counts = torch.histc(torch.cat(same_patch), 10, 0, 1)
+        assert ((counts - 2000).abs() < 200).all()
+
+    def test_neither_neighbouring_patches_nor_neighbouring_seeds_score_alike(self):
+        logits, places = torch.zeros(1, 5000, 2), torch.arange(5000)[None]
+        scores = torch.cat([criteria.random(seed)(logits, places) for seed in range(8)])
+        assert len(scores.unique()) > 0.99 * scores.numel()
+        between_seeds = torch.corrcoef(scores) - torch.eye(8)
+        assert between_seeds.abs().max() < 0.06
+        for shift in (1, 2, 16):
+            pairs = torch.stack([scores[0, shift:], scores[0, :-shift]])
+            assert torch.corrcoef(pairs)[0, 1].abs() < 0.06
+
+    def test_the_global_generator_is_left_alone(self):
+        before = torch.get_rng_state()
+        criteria.random(1)(torch.zeros(1, 9, 2), torch.arange(9)[None])
+        assert torch.equal(torch.get_rng_state(), before)
 
 
 @given(st.integers(0, 2**31), st.integers(2, 6))
 def test_the_oracle_pauses_ignored_then_right_then_wrong(seed, classes):
-    dice = torch.Generator().manual_seed(seed)
-    logits = torch.randn(2, 9, classes, generator=dice) * 5
-    labels = torch.randint(0, classes, (2, 9), generator=dice)
+    rng = torch.Generator().manual_seed(seed)
+    logits = torch.randn(2, 9, classes, generator=rng) * 5
+    labels = torch.randint(0, classes, (2, 9), generator=rng)
     labels[:, ::4] = 255
     score = criteria.oracle(labels)(logits, places_for(logits))
     ignored, right = labels == 255, logits.argmax(-1) == labels
@@ -129,7 +155,7 @@ def test_of_the_right_patches_the_surest_pauses_first():
 
 
 def test_the_oracle_finds_its_labels_after_a_first_pause():
-    """Only places 1 and 3 of each picture are left; the second picture's stand 4 further."""
+    """Only patches 1 and 3 of each image are left; the second image's stand 4 further."""
     labels = torch.tensor([[0, 1, 0, 0], [0, 0, 0, 1]])
     places = torch.tensor([[1, 3], [5, 7]])
     says_one = torch.tensor([0.0, 3.0]).expand(2, 2, 2)
@@ -160,8 +186,8 @@ def naive_patch_labels(labels, patch, classes, ignore):
     st.sampled_from([torch.uint8, torch.int32, torch.int64]),
 )
 def test_patch_labels_equal_a_plain_count(seed, height, width, patch, classes, dtype):
-    dice = torch.Generator().manual_seed(seed)
-    labels = torch.randint(0, classes + 1, (2, height, width), generator=dice)
+    rng = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, classes + 1, (2, height, width), generator=rng)
     labels[labels == classes] = 255
     got = criteria.patch_labels(labels.to(dtype), patch, classes)
     for picture, row in zip(labels.tolist(), got.tolist(), strict=True):
@@ -187,18 +213,24 @@ def test_protected_classes_pause_last():
     assert score[0].argsort(descending=True).tolist() == [3, 1, 2, 0]
 
 
-def test_criteria_have_names():
-    assert criteria.name_of(criteria.named("borders")) == "borders"
-    assert criteria.name_of(criteria.random(torch.Generator())) is None
-    with pytest.raises(ValueError, match='no criterion "luck": choose one of entropy'):
-        criteria.named("luck")
+def test_names_stand_for_criteria():
+    logits = torch.randn(1, 6, 3, generator=torch.Generator().manual_seed(0))
+    places = places_for(logits)
+    assert criteria.named("entropy", (2, 3)) is criteria.entropy
+    assert torch.equal(
+        criteria.named("neighbours", (2, 3))(logits, places),
+        criteria.neighbours((2, 3))(logits, places),
+    )
+    for name in (*STUDY_CRITERIA, "luck"):
+        with pytest.raises(ValueError, match=f'nothing says what "{name}" knows'):
+            criteria.named(name, (2, 3))
 
 
-def test_a_patch_needs_what_its_neediest_neighbour_needs():
+def test_an_unclear_patch_asks_for_work_around_it():
     logits = torch.zeros(1, 9, 2)
     logits[..., 0] = 8.0
     logits[0, 0, 0] = 0.0  # The upper left patch is unclear.
-    score = criteria.near_borders(criteria.entropy, (3, 3))(logits, torch.arange(9)[None])[0]
+    score = criteria.neighbours((3, 3))(logits, torch.arange(9)[None])[0]
     near = [0, 1, 3, 4]
     far = [2, 5, 6, 7, 8]
     assert score.argmax() == 0
@@ -206,11 +238,11 @@ def test_a_patch_needs_what_its_neediest_neighbour_needs():
 
 
 def test_a_patch_needs_what_its_neighbourhood_needs_on_average():
-    dice = torch.Generator().manual_seed(0)
-    logits = torch.randn(2, 8, 3, generator=dice) * 4
+    rng = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 8, 3, generator=rng) * 4
     places = torch.tensor([[0, 1, 2, 3, 5, 7, 8, 11], [13, 14, 15, 16, 18, 20, 22, 23]])
     own = criteria.entropy(logits, places)
-    score = criteria.among_neighbours(criteria.entropy, (3, 4))(logits, places)
+    score = criteria.neighbours((3, 4))(logits, places)
     for picture, row in enumerate(places.tolist()):
         spots = [divmod(place % 12, 4) for place in row]
         for mine, (down, across) in enumerate(spots):
@@ -226,8 +258,8 @@ def test_a_patch_needs_what_its_neighbourhood_needs_on_average():
 def test_paused_patches_say_nothing_of_their_neighbours():
     logits = torch.zeros(2, 2, 2)
     logits[:, 0, 0] = 8.0  # One clear patch, one unclear one, far from each other.
-    places = torch.tensor([[0, 8], [9, 17]])  # The corners of two pictures.
-    score = criteria.near_borders(criteria.entropy, (3, 3))(logits, places)
+    places = torch.tensor([[0, 8], [9, 17]])  # The corners of two images.
+    score = criteria.neighbours((3, 3))(logits, places)
     assert torch.isfinite(score).all()
     assert (score[:, 0] < 0.1).all()
     assert (score[:, 1] > 0.6).all()

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import paumer
-from paumer.cli import app
-from paumer.data.labels import CAMVID
-from paumer.media import write_image
-from paumer.predict import write_points
+from paumer.classes import CAMVID
+from paumer.cli.main import app, check_tokens
+from paumer.drawing import write_image
+from paumer.inference.points import write_points
+from paumer.measurement import Measurement
 from paumer.scenes.files import write_scenes
 from paumer.scenes.scene import scene
-from paumer.study.tradeoff import Measurement
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
@@ -47,6 +47,7 @@ MENTIONS = [
 @pytest.mark.parametrize(("page", "command"), COMMANDS)
 def test_the_command_line_takes_the_command(page, command):
     tokens = shlex.split(command.replace("\\\n", " "), comments=True)
+    check_tokens(tokens)
     app.parse_args(tokens, exit_on_error=False, print_error=False)
 
 
@@ -112,7 +113,7 @@ def outcomes(tmp_path_factory):
     torch.manual_seed(0)
     model = paumer.build_model("test_vit2", "mask", CAMVID.names, image_size=96)
     model.save_pretrained(place / "runs/mine")
-    balanced = Measurement(pause=paumer.PauseConfig.parse("3:0.4"))
+    balanced = Measurement(mode=paumer.Mode.parse("3:0.4"))
     write_points(place / "runs/mine", {"balanced": balanced})
     rows = [
         {"pause": "none", "miou": 0.6, "images_per_second": 4.0, "speed_up": 1.0},

@@ -15,13 +15,14 @@ import pytest
 import torch
 from PIL import Image
 
-from paumer import PauseConfig, build_model, load
+from paumer import Measurement, Mode, PauseConfig, build_model, load
+from paumer.classes import CAMVID
 from paumer.data.datasets import open_dataset
-from paumer.data.labels import CAMVID
-from paumer.media import read_image, write_image
-from paumer.predict import read_points
+from paumer.data.images import read_image
+from paumer.drawing import write_image
+from paumer.inference.points import read_points
 from paumer.scenes.scene import scene
-from paumer.study.tradeoff import Budget, Measurement
+from paumer.study.tradeoff import Budget
 from paumer.study.tuning import Tuned
 
 pytestmark = pytest.mark.slow
@@ -73,10 +74,10 @@ def model(tmp_path_factory):
 
 def test_segment_an_image(model, run_here, tmp_path):
     write_image(tmp_path / "corner.png", scene(3, (128, 96))[0])
-    said = run_here("segment_an_image.py", "corner.png", "--model", model, "--pause", "3:0.5,5:0.5")
-    # Of 48 patches 24 pause after block 3, 12 after block 5, and 12 go through all eight.
+    said = run_here("segment_an_image.py", "corner.png", "--model", model, "--mode", "3:0.5,5:0.5")
+    # Of 48 patches 24 pause after block 3, 12 after block 5, and 12 run through all eight.
     assert "3:0.5,5:0.5: 75% of the patches paused" in said
-    assert f"went through {(24 * 3 + 12 * 5 + 12 * 8) / 48:.1f} of 8 blocks" in said
+    assert f"ran through {(24 * 3 + 12 * 5 + 12 * 8) / 48:.1f} of 8 blocks" in said
     mask = np.asarray(Image.open(tmp_path / "out/corner_mask.png"))
     expected = load(model).predict(tmp_path / "corner.png", "3:0.5,5:0.5")
     assert np.array_equal(mask, expected.labels)
@@ -86,7 +87,7 @@ def test_segment_an_image(model, run_here, tmp_path):
 
 
 def test_segment_an_image_takes_the_built_in_model(run_here, tmp_path):
-    said = run_here("segment_an_image.py", "--pause", "fast")
+    said = run_here("segment_an_image.py", "--mode", "fast")
     assert "of the patches paused" in said
     assert "road" in said
     assert (tmp_path / "out/street_mask.png").is_file()
@@ -97,16 +98,16 @@ def trained(tmp_path_factory):
     """What the training example printed, and the folder it ran in."""
     place = tmp_path_factory.mktemp("train")
     options = ("--backbone", TINY, "--ranges", "3-7:0.2-0.8", "--steps", 3, "--crop", 64)
-    said = run("train_on_your_folder.py", place, *options, "--pause", "none", "3:0.4")
+    said = run("train_on_your_folder.py", place, *options, "--mode", "none", "3:0.4 exit")
     return said, place
 
 
 def test_train_on_your_folder(trained):
     said, place = trained
-    rows = dict(re.findall(r"^(none|3:0.4): mIoU (\d+\.\d+)%", said, re.M))
-    assert set(rows) == {"none", "3:0.4"}
+    rows = dict(re.findall(r"^(none|3:0.4 exit): mIoU (\d+\.\d+)%", said, re.M))
+    assert set(rows) == {"none", "3:0.4 exit"}
     assert all(0 <= float(value) <= 100 for value in rows.values())
-    assert "these weights began fresh" in said
+    assert "trained from scratch" in said
     assert load(place / "runs/example").classes.names == CAMVID.names
     assert len(open_dataset(str(place / "runs/example-scenes"), "val")) > 0
 
@@ -137,15 +138,15 @@ def test_choose_for_a_budget(trained, run_here, tmp_path):
     points = read_points(model)
     assert set(points) == {"unpaused", "accurate", "balanced", "fast", "chosen"}
     assert points["chosen"].latency_ms < 1e6
-    assert f"for 1e+06ms, chosen\n  {points['chosen'].pause}: " in said
+    assert f"for 1e+06ms, chosen\n  {points['chosen'].mode}: " in said
     for name, point in points.items():
-        assert f'predict(picture, "{name}") pauses at {point.pause}' in said
+        assert f'predict(image, "{name}") runs {point.mode}' in said
 
 
 def test_choose_for_a_budget_names_nothing_that_misses_it(model, run_here, tmp_path, monkeypatch):
     def nothing(predictor, dataset, budget, *_, **__):
         assert budget == Budget(max_drop=2.0)
-        near = Measurement(pause=PauseConfig(), miou=0.5, images_per_second=1.0, speed_up=1.0)
+        near = Measurement(mode=Mode(), miou=0.5, images_per_second=1.0, speed_up=1.0)
         return Tuned(near, False, {"fast": near}, (near,))
 
     monkeypatch.setattr("paumer.study.tuning.tune", nothing)
@@ -191,7 +192,7 @@ def test_the_notebook_runs(model, tmp_path, monkeypatch, capsys):
             names |= {"MODEL": str(model), "DATA": "scenes:2@96x64"}
     said = capsys.readouterr().out
     assert "8 blocks, 11 classes" in said
-    assert "none           0% paused, 100.0% of the labels as without pausing" in said
+    assert "none                0% paused, 100.0% of the labels as without pausing" in said
     assert "after block 3: 40% of the patches" in said
     assert len(names["measured"]) == 14
     assert all(item.miou is not None and item.speed_up for item in names["measured"])

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from paumer.pause_config import (
     DEFAULT_RANGES,
+    NO_PAUSE,
     PAPER_CONFIGS,
     PauseConfig,
     Threshold,
-    parse_pauses,
 )
 
 shares = st.floats(0, 1, exclude_max=True)
@@ -80,6 +80,7 @@ def test_it_is_a_value():
     assert config.blocks == (3, 5)
     assert config
     assert not PauseConfig()
+    assert PauseConfig() == NO_PAUSE
     with pytest.raises(FrozenInstanceError):
         config.stages = ()
 
@@ -176,13 +177,6 @@ def test_the_papers_thirteen_are_in_its_order():
         "3:0.3,5:0.3,7:0.3",
         "3:0.4,5:0.4,7:0.4",
     ]
-
-
-def test_paper_stands_for_the_thirteen_and_repeats_are_dropped():
-    assert parse_pauses(["paper"]) == PAPER_CONFIGS
-    both = parse_pauses(["none", "paper", "3:0.4", "9:0.1"])
-    assert both == (PauseConfig(), *PAPER_CONFIGS, PauseConfig.parse("9:0.1"))
-    assert parse_pauses([]) == ()
 
 
 @given(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paumer.cli import app
+from paumer.cli.main import app, check_tokens
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text("utf-8")
@@ -28,6 +28,7 @@ def test_the_python_runs(code, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_command_line_takes_the_command(command):
+    check_tokens(shlex.split(command)[1:])
     app.parse_args(shlex.split(command)[1:], exit_on_error=False, print_error=False)
 
 

@@ -5,92 +5,30 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from paumer.classes import paint
 from paumer.data.datasets import (
-    Dataset,
     FolderDataset,
-    Sample,
     available_splits,
     list_dataset,
     size_message,
 )
-from paumer.data.labels import paint
+from paumer.data.images import read_image
 from paumer.data.layouts import Problem
-from paumer.media import contact_sheet, overlay, read_image
+from paumer.data.report import Report
+from paumer.data.samples import Dataset, Sample
+from paumer.drawing import contact_sheet, overlay
 
 Progress = Callable[[int, int], None]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a check found in one split.
-
-    `pictures` counts those that have a mask. `class_pixels` are exact counts over all masks that
-    could be read, in the order of `classes`; `sizes` are (width, height) and how many pictures
-    have it, the most frequent first. `contents` are file and content hash of every picture.
-    """
-
-    name: str
-    split: str
-    pictures: int
-    problems: tuple[Problem, ...]
-    classes: tuple[str, ...]
-    class_pixels: tuple[int, ...]
-    ignored_pixels: int
-    sizes: tuple[tuple[tuple[int, int], int], ...]
-    contents: tuple[tuple[str, str], ...] = field(repr=False, default=())
-
-    @property
-    def class_shares(self) -> tuple[float, ...]:
-        """The share of each class among the labelled pixels."""
-        total = max(1, sum(self.class_pixels))
-        return tuple(pixels / total for pixels in self.class_pixels)
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as JSON values, without the content hashes."""
-        values = asdict(self)
-        del values["contents"]
-        values["sizes"] = [
-            {"width": width, "height": height, "pictures": count}
-            for (width, height), count in self.sizes
-        ]
-        return values
-
-    def to_text(self) -> str:
-        """The report to read: totals, sizes, a table of classes, and every problem."""
-        sizes = [f"{width}x{height} ({count})" for (width, height), count in self.sizes]
-        more = f" and {len(sizes) - 6} more" if len(sizes) > 6 else ""
-        lines = [
-            f"{self.name} {self.split}: {self.pictures:,} pictures, "
-            f"{len(self.problems) or 'no'} problem{'s' if len(self.problems) != 1 else ''}",
-            f"sizes: {', '.join(sizes[:6]) or 'none could be read'}{more}",
-            "",
-        ]
-        rows = [("class", "pixels", "share")]
-        for name, pixels, share in zip(
-            self.classes, self.class_pixels, self.class_shares, strict=True
-        ):
-            rows.append((name, f"{pixels:,}", f"{share:.2%}"))
-        rows.append(("(ignored)", f"{self.ignored_pixels:,}", ""))
-        wide = [max(len(row[i]) for row in rows) for i in range(3)]
-        lines += [
-            f"{name:<{wide[0]}}  {pixels:>{wide[1]}}  {share:>{wide[2]}}".rstrip()
-            for name, pixels, share in rows
-        ]
-        if self.problems:
-            kinds = Counter(problem.kind for problem in self.problems)
-            lines += ["", ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())]
-            lines += [f"- {problem.kind}: {problem.message}" for problem in self.problems]
-        return "\n".join(lines)
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ Labels are class indices from 0, and 255 where nothing is to be learnt or measur
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paumer.data.labels import CAMVID, ClassSet, Colour
+from paumer.classes import CAMVID, Colour
+from paumer.data.images import read_image, read_labels
 from paumer.data.layouts import (
     SPLITS,
     Layout,
@@ -27,7 +27,7 @@ from paumer.data.layouts import (
     own_folders,
     own_splits,
 )
-from paumer.media import read_image, read_labels
+from paumer.data.samples import Dataset, Sample
 from paumer.scenes.scene import scene, scene_seeds
 
 _LAYOUTS: dict[str, Callable[[Path, str], Layout]] = {
@@ -38,36 +38,6 @@ _LAYOUTS: dict[str, Callable[[Path, str], Layout]] = {
 _SCENES = {"train": 2000, "val": 200, "test": 200}
 _SCENE_SIZE = (384, 288)
 _KNOWN = "scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR or the path of a data.yaml"
-
-
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """A uint8 RGB picture (h w 3) and its uint8 labels (h w), 255 where there is none."""
-
-    name: str
-    image: NDArray[np.uint8]
-    labels: NDArray[np.uint8]
-
-
-@runtime_checkable
-class Dataset(Protocol):
-    """What every data set offers; torch's DataLoader takes it as it is.
-
-    `problems` is what was wrong with single files when the folders were listed: it is empty for
-    a data set that `open_dataset` gave.
-    """
-
-    name: str
-    split: str
-    class_set: ClassSet
-    problems: tuple[Problem, ...]
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Sample: ...
-
-    def files(self, index: int) -> tuple[Path, Path] | None:
-        """The files of a picture and of its labels; None where they are made, not read."""
 
 
 class SceneDataset:
@@ -176,7 +146,7 @@ class Code:
         small = self._values[(self._values[:, 0] >= 0) & (self._values[:, 0] < 256)]
         self._bytes[small[:, 0]] = small[:, 1]
 
-    def read(self, mask: NDArray[Any]) -> tuple[NDArray[np.uint8], dict[Value, int]]:
+    def read(self, mask: NDArray[np.integer]) -> tuple[NDArray[np.uint8], dict[Value, int]]:
         """The labels of a mask, and the values without meaning (labelled 255) with their pixels."""
         if self.rgb:
             red, green, blue = np.moveaxis(mask.astype(np.int32), 2, 0)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import yaml
 
-from paumer.data.labels import (
+from paumer.classes import (
     ADE20K,
     CAMVID,
     CITYSCAPES,
@@ -21,7 +21,7 @@ from paumer.data.labels import (
     Colour,
     distinct_colours,
 )
-from paumer.media import SUFFIXES
+from paumer.data.images import SUFFIXES
 
 IGNORE = 255
 SPLITS = ("train", "val", "test")

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import timm
 import torch
@@ -28,6 +28,27 @@ _CLASSIFIER = ("head", "fc_norm", "attn_pool", "pre_logits")  # Parts only a cla
 _ATTENTION_ENDS = ("attn.proj", "attn_out_proj")  # The layer after each attention in timm's blocks.
 
 
+Positions = tuple[Float[Tensor, "1 t d"] | None, Float[Tensor, "n r"] | None]
+"""Position embeddings, and the rotary table of the patches, where a backbone has them."""
+
+_GRIDS = 64  # So many grids are kept at most.
+
+
+class _Kept(NamedTuple):
+    """Positions by grid, and the weights they follow from.
+
+    The weights are held, so that no others can take their address.
+    """
+
+    weights: Tensor
+    version: int
+    positions: dict[tuple[int, int], Positions]
+
+    def fit(self, weights: Tensor) -> bool:
+        """Whether these are the weights, unchanged."""
+        return weights.data_ptr() == self.weights.data_ptr() and weights._version == self.version
+
+
 class Backbone(nn.Module):
     """A timm ViT, walked block by block from outside; its own forward is never called."""
 
@@ -49,6 +70,7 @@ class Backbone(nn.Module):
         self.vit = vit
         self.position_resize = position_resize
         self.rotary = getattr(vit, "rope", None) is not None
+        self._kept: _Kept | None = None
 
     @property
     def blocks(self) -> nn.Sequential | nn.ModuleList:
@@ -94,22 +116,44 @@ class Backbone(nn.Module):
         names = ("cls_token", "dist_token", "reg_token")
         given = [getattr(vit, name, None) for name in names]
         heads = [token.expand(batch, -1, -1) for token in given if token is not None]
-        if vit.pos_embed is None:
+        position, table = self._positions_of((height, width))
+        if position is None:
             tokens = torch.cat([*heads, patches], 1)
+        elif vit.no_embed_class:
+            tokens = torch.cat([*heads, patches + position], 1)
         else:
+            tokens = torch.cat([*heads, patches], 1) + position
+        return vit.norm_pre(vit.pos_drop(tokens)), table
+
+    def _positions_of(self, grid: tuple[int, int]) -> Positions:
+        """Position embeddings and rotary table of a grid of patches; kept while nothing learns."""
+        if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return self._make_positions(grid)
+        own = self.vit.pos_embed
+        weights = next(self.parameters()) if own is None else own
+        if weights.is_inference():  # Nothing says whether such weights have changed.
+            return self._make_positions(grid)
+        kept = self._kept
+        if kept is None or not kept.fit(weights):
+            kept = self._kept = _Kept(weights.detach(), weights._version, {})
+        found = kept.positions.get(grid)
+        if found is None:
+            if len(kept.positions) >= _GRIDS:
+                kept.positions.clear()
+            found = kept.positions[grid] = self._make_positions(grid)
+        return found
+
+    def _make_positions(self, grid: tuple[int, int]) -> Positions:
+        vit, position = self.vit, self.vit.pos_embed
+        if position is not None:
             position = resample_abs_pos_embed(
-                vit.pos_embed,
-                new_size=[height, width],
+                position,
+                new_size=list(grid),
                 old_size=list(vit.patch_embed.grid_size),
                 num_prefix_tokens=0 if vit.no_embed_class else self.prefix,
                 **POSITION_RESIZE[self.position_resize],
             )
-            if vit.no_embed_class:
-                tokens = torch.cat([*heads, patches + position], 1)
-            else:
-                tokens = torch.cat([*heads, patches], 1) + position
-        table = vit.rope.get_embed(shape=(height, width)) if self.rotary else None
-        return vit.norm_pre(vit.pos_drop(tokens)), table
+        return position, vit.rope.get_embed(shape=grid) if self.rotary else None
 
     def run_block(
         self,
@@ -187,7 +231,7 @@ def create_backbone(
             raise
         source = "by download" if file is None else f'from "{file}"'
         raise ValueError(
-            f"weights of {name} could not be had {source}: {error}. "
+            f"weights of {name} could not be loaded {source}: {error}. "
             f"Give a local safetensors file with timm's tensor names, or no weights"
         ) from error
     if norm_eps is not None:

@@ -1,5 +1,7 @@
 """From tokens and their grid to logits: linear, Segmenter's mask transformer, SETR-PUP."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -26,20 +28,12 @@ class TokenDecoder(nn.Module):
 
 
 class AuxHead(nn.Linear):
-    """The paper's auxiliary head: one linear layer, the same for each token after any block.
+    """The paper's auxiliary head: one linear layer, the same for each token after any block."""
 
-    With ``normed`` it normalises the tokens first, whose size grows from block to block.
-    """
-
-    def __init__(self, width: int, classes: int, normed: bool = False) -> None:
+    def __init__(self, width: int, classes: int) -> None:
         super().__init__(width, classes)
         nn.init.trunc_normal_(self.weight, std=0.02)
         nn.init.zeros_(self.bias)
-        self.norm = nn.LayerNorm(width) if normed else nn.Identity()
-
-    def forward(self, tokens: Float[Tensor, "*rows d"]) -> Float[Tensor, "*rows classes"]:
-        """Class logits of each token."""
-        return super().forward(self.norm(tokens))
 
 
 class LinearDecoder(TokenDecoder):
@@ -155,7 +149,9 @@ class PUPDecoder(nn.Module):
 Decoder = LinearDecoder | MaskTransformer | PUPDecoder
 
 
-def create_decoder(name: str, width: int, classes: int, **options: Any) -> Decoder:
+def create_decoder(
+    name: str, width: int, classes: int, options: Mapping[str, int | float] = MappingProxyType({})
+) -> Decoder:
     """The decoder of that name: ``linear``, ``mask`` or ``pup``."""
     decoders: dict[str, type[LinearDecoder | MaskTransformer | PUPDecoder]] = {
         "linear": LinearDecoder,
@@ -164,7 +160,8 @@ def create_decoder(name: str, width: int, classes: int, **options: Any) -> Decod
     }
     if name not in decoders:
         raise ValueError(f'no decoder "{name}": choose one of {", ".join(decoders)}')
-    return decoders[name](width, classes, **options)
+    numbers: dict[str, Any] = dict(options)
+    return decoders[name](width, classes, **numbers)
 
 
 def to_grid(values: Float[Tensor, "b n c"], grid: tuple[int, int]) -> Float[Tensor, "b c h w"]:

@@ -15,8 +15,8 @@ import torch
 import yaml
 from torch import Tensor
 
-from paumer.data.labels import ADE20K, CITYSCAPES
-from paumer.model.weights import ModelConfig
+from paumer.classes import ADE20K, CITYSCAPES
+from paumer.model.config import ModelConfig
 
 
 @dataclass(frozen=True)

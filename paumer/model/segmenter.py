@@ -1,33 +1,27 @@
 """The segmenter whose patches pause: walk, score, pause, assemble, decode; early exit."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Self
+from types import MappingProxyType
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from paumer import pausing
-from paumer.criteria import AnyCriterion, Criterion, entropy, on_grid
-from paumer.model import weights as files
-from paumer.model.backbone import (
-    Backbone,
-    create_backbone,
-    extend_table,
-    gather_table,
-    normalisation,
-)
-from paumer.model.decoders import AuxHead, Decoder, TokenDecoder, create_decoder, to_grid, upsample
-from paumer.model.walk import Walk
-from paumer.model.weights import ModelConfig
-from paumer.pause_config import Amount, PauseConfig, Threshold
+from paumer import criteria, pausing
+from paumer.criteria import Criterion
+from paumer.mode import UNPAUSED, Mode, ModeLike, as_mode
+from paumer.model.backbone import Backbone, extend_table, gather_table
+from paumer.model.config import ModelConfig
+from paumer.model.decoders import Decoder, TokenDecoder, to_grid, upsample
+from paumer.model.pretrained import Pretrained
+from paumer.model.walk import Branch, Pause, Step, Walk
+from paumer.pause_config import Amount, Threshold
 from paumer.pausing import Stage
 
-NO_PAUSE = PauseConfig()
+GivenCriteria = Mapping[str, Criterion]
+"""What names of criteria stand for in one call: the random one's seed, the oracle's labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +36,9 @@ class Prediction:
     stages: tuple[Stage, ...]
     grid: tuple[int, int]
 
+    def __repr__(self) -> str:
+        return f"Prediction(logits of {tuple(self.logits.shape)}, {len(self.stages)} stages)"
+
     def paused_after(self) -> Int[Tensor, "b gh gw"]:
         """The block after which each patch paused, 0 where it went through all of them."""
         blocks = torch.zeros(
@@ -55,8 +52,8 @@ class Prediction:
         return blocks.view(-1, *self.grid)
 
 
-class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", tags=["paumer"]):
-    """A ViT segmenter that runs at any pause configuration, given with every call.
+class PausingSegmenter(nn.Module, Pretrained, library_name="paumer", tags=["paumer"]):
+    """A ViT segmenter that runs in any mode, given with every call.
 
     ``aux_head`` gives tokens after any block their class logits (the paper's D_A). It is shared
     by all blocks. ``config`` says how to build the same network again; saving needs it.
@@ -70,154 +67,140 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         config: ModelConfig | None = None,
     ) -> None:
         super().__init__()
-        rejoin, depth = config and config.rejoin, backbone.depth
-        if config and config.temperatures and len(config.temperatures) != depth + 1:
-            raise ValueError(
-                f"{len(config.temperatures)} temperatures for {depth} blocks and the decoder: "
-                f"give {depth + 1}, or none"
-            )
-        if rejoin is not None and rejoin not in range(3, depth + 1):
-            raise ValueError(
-                f"paused patches cannot come back before block {rejoin}: this backbone has {depth} "
-                f"blocks, and the first two cannot spare anything; give 3 to {depth}"
-            )
         self.backbone = backbone
         self.decoder = decoder
         self.aux_head = aux_head
         self.config = config
 
     @property
-    def rejoin(self) -> int | None:
-        """The block before which paused patches come back, if not only in the decoder."""
-        return self.config.rejoin if self.config else None
-
-    @property
     def context(self) -> bool:
-        """Whether the mean of the patches that pause goes on, so that the active ones see it."""
+        """Whether the mean of the patches that pause continues, so that the active ones see it."""
         return self.config is not None and self.config.context
-
-    @property
-    def pausing_depth(self) -> int:
-        """How many blocks run on active patches alone; a pause spares work before the last."""
-        return self.rejoin - 1 if self.rejoin else self.backbone.depth
 
     def forward(
         self,
         images: Float[Tensor, "b 3 h w"],
-        pause: PauseConfig = NO_PAUSE,
-        criterion: AnyCriterion = entropy,
-        early_exit: bool = False,
+        mode: ModeLike = UNPAUSED,
+        criterion: Criterion | None = None,
         full_size: bool = True,
     ) -> Prediction:
-        """Class logits of normalised pictures of any size.
+        """Class logits of normalised images of any size.
 
-        With ``early_exit`` paused patches take the auxiliary head's word and the decoder works on
-        the others only. Without ``full_size`` the logits stay on the decoder's coarse grid, which
-        covers the picture padded to whole patches.
+        ``criterion`` scores the patches instead of the one that the mode names. Without
+        ``full_size`` the logits stay on the decoder's coarse grid, which covers the image padded to
+        whole patches.
         """
-        self.check(pause, early_exit)
-        height, width = images.shape[2:]
-        images = pad_to_patches(images, self.backbone.patch)
-        grid = self.grid(images)
-        judge = on_grid(criterion, grid)
-        walks, done = [self.start(images)], 0
-        for block, amount in pause.stages:
-            walks = [self.advance(walk, done, block) for walk in walks]
-            walks = [w for walk in walks for w in self.pause(walk, block, amount, judge)]
-            done = block
-        walks = [self.advance(walk, done, self.backbone.depth) for walk in walks]
-        prediction = self.finish(walks, grid, early_exit)
+        mode = as_mode(mode)
+        given = {} if criterion is None else {mode.criterion: criterion}
+        ((_, prediction),) = self.forward_many(images, [mode], given)
         if not full_size:
             return prediction
-        logits = upsample(prediction.logits, tuple(images.shape[2:]))[..., :height, :width]
+        patch = self.backbone.patch
+        padded = tuple(g * p for g, p in zip(prediction.grid, patch, strict=True))
+        height, width = images.shape[2:]
+        logits = upsample(prediction.logits, padded)[..., :height, :width]
         return replace(prediction, logits=logits)
 
     def forward_many(
         self,
         images: Float[Tensor, "b 3 h w"],
-        ways: Sequence[tuple[PauseConfig, bool]],
-        criterion: AnyCriterion = entropy,
+        modes: Sequence[Mode],
+        given: GivenCriteria = MappingProxyType({}),
+        each_step: Callable[[], None] | None = None,
     ) -> Iterator[tuple[int, Prediction]]:
-        """The coarse prediction of each way, a configuration with or without early exit.
+        """The coarse prediction of each mode, with its number in ``modes``.
 
-        Configurations form a tree by their stages, and what several have in common is computed
-        once. Each comes with its number in ``ways``, in the order in which the tree is walked.
+        Modes form a tree by their stages, and what several have in common is computed once; they
+        come in the order in which the tree is walked. ``each_step`` is called after every block and
+        every pause, and may raise.
         """
-        for pause, early_exit in ways:
-            self.check(pause, early_exit)
         images = pad_to_patches(images, self.backbone.patch)
-        branch = [(number, pause.stages, early) for number, (pause, early) in enumerate(ways)]
         grid = self.grid(images)
-        yield from self._visit([self.start(images)], 0, branch, on_grid(criterion, grid), grid)
+        branch = self.plan(modes, grid, given)
+        for step in self.steps(images, branch):
+            if each_step:
+                each_step()
+            for number in step.ends:
+                yield number, self.finish(step.walks, grid, modes[number].early_exit)
 
-    def _visit(
-        self,
-        walks: list[Walk],
-        done: int,
-        branch: Sequence[tuple[int, tuple[tuple[int, Amount], ...], bool]],
-        criterion: Criterion,
-        grid: tuple[int, int],
-    ) -> Iterator[tuple[int, Prediction]]:
-        """Predictions of a branch: numbers of ways, the stages still before them, early exit."""
-        coming = dict.fromkeys(stages[0] for _, stages, _ in branch if stages)
-        for block, amount in sorted(coming, key=lambda stage: stage[0]):
-            walks = [self.advance(walk, done, block) for walk in walks]
-            done = block
-            paused = [w for walk in walks for w in self.pause(walk, block, amount, criterion)]
-            following = [
-                (number, stages[1:], early)
-                for number, stages, early in branch
-                if stages[:1] == ((block, amount),)
-            ]
-            yield from self._visit(paused, done, following, criterion, grid)
-        ending = [(number, early) for number, stages, early in branch if not stages]
-        if ending:
-            walks = [self.advance(walk, done, self.backbone.depth) for walk in walks]
-        for number, early in ending:
-            yield number, self.finish(walks, grid, early)
+    def plan(self, modes: Sequence[Mode], grid: tuple[int, int], given: GivenCriteria) -> Branch:
+        """Modes as a tree of pauses."""
+        scores: dict[tuple[str, tuple[str, ...]], Criterion] = {}
+        chains = []
+        for number, mode in enumerate(modes):
+            self.check(mode)
+            key = (mode.criterion, mode.protect)
+            if mode.pause and key not in scores:
+                scores[key] = self.criterion(mode, grid, given)
+            stages = [Pause(block, amount, scores[key]) for block, amount in mode.pause.stages]
+            chains.append((number, stages))
+        return Branch.tree(chains)
+
+    def criterion(
+        self, mode: Mode, grid: tuple[int, int], given: GivenCriteria = MappingProxyType({})
+    ) -> Criterion:
+        """What scores the patches in a mode: the one place where names become functions."""
+        score = given.get(mode.criterion) or criteria.named(mode.criterion, grid)
+        protected = [self._class(name) for name in mode.protect]
+        return criteria.protecting(score, protected) if protected else score
+
+    def steps(self, images: Float[Tensor, "b 3 h w"], branch: Branch) -> Iterator[Step]:
+        """Images of whole patches after every block and every pause of a tree of pauses."""
+        yield from self._travel([self.start(images)], 0, branch)
+
+    def each_block(self, images: Float[Tensor, "b 3 h w"]) -> Iterator[Float[Tensor, "b t d"]]:
+        """The tokens of images of whole patches after each block, when nothing pauses."""
+        for step in self.steps(images, Branch(ends=(0,))):
+            if not step.ends:
+                yield step.walks[0].tokens
+
+    def _travel(self, walks: list[Walk], done: int, branch: Branch) -> Iterator[Step]:
+        for pause, following in branch.pauses:
+            for block in range(done + 1, pause.block + 1):
+                walks = [self.run_block(walk, block) for walk in walks]
+                yield Step(block, walks)
+            done = pause.block
+            paused = [part for walk in walks for part in self.pause(walk, pause)]
+            yield Step(done, paused, paused=True)
+            yield from self._travel(paused, done, following)
+        if branch.ends:
+            for block in range(done + 1, self.backbone.depth + 1):
+                walks = [self.run_block(walk, block) for walk in walks]
+                yield Step(block, walks)
+            yield Step(self.backbone.depth, walks, ends=branch.ends)
 
     def start(self, images: Float[Tensor, "b 3 h w"]) -> Walk:
-        """Pictures of whole patches, cut and embedded, before block 1."""
+        """Images of whole patches, cut and embedded, before block 1."""
         tokens, table = self.backbone.embed(images)
         batch, patches = tokens.shape[0], tokens.shape[1] - self.backbone.prefix
         places = torch.arange(batch * patches, device=tokens.device).view(batch, patches)
-        return Walk(tokens, places, table, whole_table=table)
+        return Walk(tokens, places, table)
 
-    def advance(self, walk: Walk, done: int, until: int) -> Walk:
-        """The walk after block ``until``, when block ``done`` was the last one run."""
-        if self.rejoin and walk.stages and done < self.rejoin <= until:
-            walk, done = self._run(walk, done, self.rejoin - 1), self.rejoin - 1
-            walk = replace(walk, tokens=self.assemble(walk), table=walk.whole_table, means=None)
-        return self._run(walk, done, until)
-
-    def _run(self, walk: Walk, done: int, until: int) -> Walk:
+    def run_block(self, walk: Walk, block: int) -> Walk:
+        """The walk after ``block``, before which it stands."""
         tokens, table, means = walk.tokens, walk.table, walk.means
-        if means is not None:  # They stand behind the patches.
-            tokens = torch.cat([tokens, means], 1)
-            table = None if table is None else extend_table(table, means.shape[1])
-        for number in range(done + 1, until + 1):
-            tokens = self.backbone.run_block(number, tokens, table)
-        if means is not None:
-            own = walk.tokens.shape[1]
-            tokens, means = tokens[:, :own], tokens[:, own:]
-        return replace(walk, tokens=tokens, means=means)
+        if means is None:
+            return replace(walk, tokens=self.backbone.run_block(block, tokens, table))
+        own = tokens.shape[1]
+        both = torch.cat([tokens, means], 1)  # They stand behind the patches.
+        table = None if table is None else extend_table(table, means.shape[1])
+        both = self.backbone.run_block(block, both, table)
+        return replace(walk, tokens=both[:, :own], means=both[:, own:])
 
-    def pause(
-        self, walk: Walk, block: int, amount: Amount | int, criterion: Criterion
-    ) -> list[Walk]:
-        """The walk without the patches that pause after ``block``: one, or by threshold several."""
+    def pause(self, walk: Walk, pause: Pause) -> list[Walk]:
+        """The walk without the patches that pause now: one, or by threshold several."""
         prefix = self.backbone.prefix
         # The prefix passes the head too: cutting it off first would copy all tokens.
         logits = self.aux_head(walk.tokens)[:, prefix:]
-        score = criterion(logits.detach(), walk.places)
+        score = pause.criterion(logits.detach(), walk.places)
         walks = []
-        for pictures, keep in pausing.group_by_count(score, amount):
+        for images, keep in pausing.group_by_count(score, pause.amount):
             part, some, scores = walk, logits, score
-            if pictures is not None:
-                part, some, scores = walk.select(pictures), logits[pictures], score[pictures]
+            if images is not None:
+                part, some, scores = walk.select(images), logits[images], score[images]
             kept = pausing.choose(scores, keep)
             rows = pausing.rows_of(kept, part.tokens.shape[1], prefix)
-            stage = Stage(block, part.tokens, part.places, some, scores, kept, rows)
+            stage = Stage(pause.block, part.tokens, part.places, some, scores, kept, rows)
             walks.append(
                 replace(
                     part,
@@ -238,17 +221,17 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
         return mean if walk.means is None else torch.cat([walk.means, mean], 1)
 
     def assemble(self, walk: Walk) -> Float[Tensor, "b t d"]:
-        """All tokens of a walk's pictures in their first order, paused ones as they stood."""
+        """All tokens of a walk's images in their first order, paused ones as they stood."""
         return pausing.assemble(walk.tokens, [(stage.tokens, stage.rows) for stage in walk.stages])
 
     def finish(
         self, walks: Sequence[Walk], grid: tuple[int, int], early_exit: bool = False
     ) -> Prediction:
-        """The coarse prediction of walks that went through all blocks, in the pictures' order."""
-        parts = [self._exit(w) if early_exit else self._tokens(w) for w in walks]
+        """The coarse prediction of walks that went through all blocks, in the images' order."""
+        parts = [self._exit(walk) if early_exit else self.assemble(walk) for walk in walks]
         whole = parts[0]
         if len(walks) > 1:
-            order = torch.cat([walk.pictures for walk in walks]).argsort()
+            order = torch.cat([walk.images for walk in walks]).argsort()
             whole = torch.cat(parts)[order]
         if early_exit:
             logits = to_grid(whole, grid)
@@ -256,202 +239,76 @@ class PausingSegmenter(nn.Module, PyTorchModelHubMixin, library_name="paumer", t
             logits = self.decoder(self.backbone.norm(whole)[:, self.backbone.prefix :], grid)
         return Prediction(logits, tuple(s for walk in walks for s in walk.stages), grid)
 
-    def grid(self, images: Float[Tensor, "b 3 h w"]) -> tuple[int, int]:
-        """How many patches there are down and across pictures of whole patches."""
-        height, width = self.backbone.patch
-        return images.shape[2] // height, images.shape[3] // width
-
-    def _tokens(self, walk: Walk) -> Float[Tensor, "b t d"]:
-        return walk.tokens if self.rejoin else self.assemble(walk)
-
     def _exit(self, walk: Walk) -> Float[Tensor, "b n classes"]:
         # Log-probabilities, because the two heads' raw logits have different scales.
         assert isinstance(self.decoder, TokenDecoder)
         patches = self.backbone.norm(walk.tokens)[:, self.backbone.prefix :]
-        log_p = self._log_p(self.decoder.token_logits(patches), self.backbone.depth)
+        log_p = self.decoder.token_logits(patches).log_softmax(-1)
         stages = [
-            (
-                self._log_p(stage.logits, stage.block - 1),
-                pausing.rows_of(stage.kept, stage.places.shape[1]),
-            )
+            (stage.logits.log_softmax(-1), pausing.rows_of(stage.kept, stage.places.shape[1]))
             for stage in walk.stages
         ]
         return pausing.assemble(log_p, stages)
 
-    def _log_p(
-        self, logits: Float[Tensor, "b n classes"], head: int
-    ) -> Float[Tensor, "b n classes"]:
-        """Log-probabilities, at the head's temperature where it has one."""
-        if self.config and self.config.temperatures:
-            logits = logits / self.config.temperatures[head]
-        return logits.log_softmax(-1)
+    def grid(self, images: Float[Tensor, "b 3 h w"]) -> tuple[int, int]:
+        """How many patches there are down and across images of whole patches."""
+        height, width = self.backbone.patch
+        return images.shape[2] // height, images.shape[3] // width
 
-    def check(self, pause: PauseConfig, early_exit: bool) -> None:
-        """Raise unless this network can pause like this."""
-        pause.check(self.backbone.depth, early_exit, self.rejoin)
-        if early_exit and not isinstance(self.decoder, TokenDecoder):
+    def _class(self, name: str) -> int:
+        """The number of a class to protect."""
+        names = self.config.classes if self.config else ()
+        if name not in names:
+            raise ValueError(
+                f'no class "{name}" to protect: the model knows {", ".join(names) or "no names"}'
+            )
+        return names.index(name)
+
+    def check(self, mode: Mode) -> None:
+        """Raise unless this network can run images so."""
+        if mode.size is not None:
+            raise ValueError(
+                f'a network takes images as they are ("{mode}"): '
+                f"scale them first, or give the mode to a Predictor"
+            )
+        mode.pause.check(self.backbone.depth, mode.early_exit)
+        if mode.early_exit and not isinstance(self.decoder, TokenDecoder):
             raise ValueError(
                 f"early exit is not possible with {type(self.decoder).__name__}: it convolves over "
                 f"the full grid of patches, so it needs the paused ones too. "
                 f"Use the mask or the linear decoder"
             )
+        for name in mode.protect:
+            self._class(name)
 
-    def multiply_adds(
-        self, size: tuple[int, int], pause: PauseConfig = NO_PAUSE, early_exit: bool = False
-    ) -> int:
-        """Exact multiply-adds of one picture of ``size`` (height, width), by shares only.
+    def multiply_adds(self, size: tuple[int, int], mode: ModeLike = UNPAUSED) -> int:
+        """Exact multiply-adds of one image of ``size`` (height, width), by shares only.
 
         Counted as usual: convolutions, linear layers and attention products, not upsampling.
         """
-        self.check(pause, early_exit)
+        mode = as_mode(mode)
+        self.check(mode)
         down, across = (-(-s // p) for s, p in zip(size, self.backbone.patch, strict=True))
         patches = down * across
         active, means, total = patches, 0, self.backbone.multiply_adds_embed(patches)
-        shares = dict(pause.stages)
-        if any(isinstance(share, Threshold) for share in shares.values()):
-            raise ValueError(f'the cost of "{pause}" depends on the picture: give shares')
         head = sum(m.weight.numel() for m in self.aux_head.modules() if isinstance(m, nn.Linear))
+        amounts: dict[int, Amount] = dict(mode.pause.stages)
         for number in range(1, self.backbone.depth + 1):
-            if number == self.rejoin:
-                active, means = patches, 0
             own = active + self.backbone.prefix
             total += self.backbone.multiply_adds_block(number, own + means)
-            if isinstance(share := shares.get(number), float):
+            amount = amounts.get(number)
+            if isinstance(amount, Threshold):
+                raise ValueError(f'the cost of "{mode}" depends on the image: give shares')
+            if amount is not None:
                 total += own * head
-                active, before = pausing.going_on(active, share), active
+                active, before = pausing.going_on(active, amount), active
                 means += self.context and active < before
-        return total + self.decoder.multiply_adds(active if early_exit else patches)
-
-    @classmethod
-    def from_config(cls, config: ModelConfig) -> Self:
-        """A network of that configuration with fresh weights."""
-        backbone = create_backbone(
-            config.backbone,
-            config.image_size,
-            norm_eps=config.norm_eps,
-            position_resize=config.position_resize,
-            drop_path=config.drop_path,
-        )
-        return cls._around(backbone, config)
-
-    @classmethod
-    def _around(cls, backbone: Backbone, config: ModelConfig) -> Self:
-        classes = len(config.classes)
-        decoder = create_decoder(
-            config.decoder, backbone.width, classes, **dict(config.decoder_options)
-        )
-        aux_head = AuxHead(backbone.width, classes, config.aux_norm)
-        return cls(backbone, decoder, aux_head, config)
-
-    def save_pretrained(
-        self,
-        save_directory: str | Path,
-        *,
-        config: Any = None,
-        repo_id: str | None = None,
-        push_to_hub: bool = False,
-        model_card_kwargs: dict[str, Any] | None = None,
-        **push_to_hub_kwargs: Any,
-    ) -> str | None:
-        """Write the model directory: ``config.json``, ``model.safetensors``, ``README.md``.
-
-        A new directory appears complete or not at all; in one that exists, each file is replaced
-        as a whole and other files stay.
-        """
-        if self.config is None:
-            raise ValueError(
-                "this segmenter was put together by hand and has no configuration to save: "
-                "give one to its constructor, or use build_model(...)"
-            )
-        directory = Path(save_directory)
-        files.save_model(directory, self.config, self.state_dict())
-        if not push_to_hub:
-            return None
-        return self.push_to_hub(repo_id or directory.name, **push_to_hub_kwargs)
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        pretrained_model_name_or_path: str | Path,
-        *,
-        force_download: bool = False,
-        token: str | bool | None = None,
-        cache_dir: str | Path | None = None,
-        local_files_only: bool = False,
-        revision: str | None = None,
-        map_location: str | torch.device = "cpu",
-        **_: Any,
-    ) -> Self:
-        """The network of a model directory or a hub model, ready for inference.
-
-        Reads ``config.json`` and ``model.safetensors``, never a pickle.
-        """
-        directory = files.find_model(
-            str(pretrained_model_name_or_path),
-            force_download=force_download,
-            token=token,
-            cache_dir=cache_dir,
-            local_files_only=local_files_only,
-            revision=revision,
-        )
-        config, tensors = files.load_model(directory)
-        try:
-            with torch.device("meta"):  # Takes no memory, whatever the numbers say.
-                shapes = cls.from_config(config)
-        except (ArithmeticError, AssertionError, RuntimeError, TypeError, ValueError) as error:
-            file = directory / files.CONFIG_FILE
-            raise ValueError(f'"{file}" describes no network: {error}') from error
-        files.check_tensors(shapes, tensors, directory / files.WEIGHTS_FILE)
-        model = cls.from_config(config)
-        files.load_tensors(model, tensors, directory)
-        return model.to(map_location).eval()
-
-
-def build_model(
-    backbone: str = "vit_tiny_patch16_384",
-    decoder: str = "mask",
-    classes: int | Sequence[str] = 19,
-    image_size: int | tuple[int, int] | None = None,
-    weights: bool | str | Path = False,
-    drop_path: float = 0.0,
-    rejoin: int | None = None,
-    context: bool = False,
-    aux_norm: bool = False,
-    **decoder_options: Any,
-) -> PausingSegmenter:
-    """A pausing segmenter around the timm ViT of that name.
-
-    ``classes`` are their names or just how many. ``weights`` initialises the backbone: True for
-    timm's own by download, or a local safetensors file. ``image_size`` is what the position
-    embeddings are stored for (default: the backbone's own); pictures of any size still run.
-    ``rejoin`` is the block before which paused patches come back (default: in the decoder). With
-    ``context`` the mean of the patches that pause goes on in their place. With ``aux_norm`` the
-    auxiliary head normalises what it reads.
-    """
-    names = [f"class {i}" for i in range(classes)] if isinstance(classes, int) else classes
-    size = (image_size, image_size) if isinstance(image_size, int) else image_size
-    part = create_backbone(backbone, size, weights, drop_path)
-    height, width = part.vit.patch_embed.img_size
-    mean, std = normalisation(backbone)
-    config = ModelConfig(
-        backbone=backbone,
-        decoder=decoder,
-        classes=tuple(names),
-        image_size=(height, width),
-        decoder_options=decoder_options,
-        mean=mean,
-        std=std,
-        drop_path=drop_path,
-        rejoin=rejoin,
-        context=context,
-        aux_norm=aux_norm,
-    )
-    return PausingSegmenter._around(part, config)
+        return total + self.decoder.multiply_adds(active if mode.early_exit else patches)
 
 
 def pad_to_patches(
     images: Float[Tensor, "b 3 h w"], patch: tuple[int, int]
 ) -> Float[Tensor, "b 3 height width"]:
-    """The pictures, with zeros added right and below to make whole patches."""
+    """The images, with zeros added right and below to make whole patches."""
     down, right = -images.shape[2] % patch[0], -images.shape[3] % patch[1]
     return F.pad(images, (0, right, 0, down)) if down or right else images

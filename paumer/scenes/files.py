@@ -7,9 +7,9 @@ from pathlib import Path
 
 import yaml
 
-from paumer.data.labels import CAMVID, paint
+from paumer.classes import CAMVID, paint
 from paumer.disk import usual_mode
-from paumer.media import Picture, contact_sheet, overlay, write_image, write_mask
+from paumer.drawing import Picture, contact_sheet, overlay, write_image, write_mask
 from paumer.scenes.scene import scene, scene_seeds
 
 

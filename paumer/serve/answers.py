@@ -4,13 +4,12 @@ import base64
 import json
 from collections.abc import Callable
 from io import BytesIO
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from paumer.media import Picture, mask_image
-from paumer.segmentation import Segmentation
+from paumer.drawing import Picture, mask_image
+from paumer.inference.result import Segmentation
 
 PNG, JSON = "image/png", "application/json"
 
@@ -51,12 +50,12 @@ def pictures(result: Segmentation) -> dict[str, str]:
     return {name: start + base64.b64encode(png(p)).decode() for name, p in drawn.items()}
 
 
-def details(result: Segmentation) -> dict[str, Any]:
+def details(result: Segmentation) -> dict[str, object]:
     """Size, share of each class, and share of patches paused after each block (0: to the end)."""
     height, width = result.labels.shape
     shares = {
         str(block): float((result.paused_after == block).mean())
-        for block in (0, *result.pause.blocks)
+        for block in (0, *result.mode.pause.blocks)
     }
     return {
         "width": width,

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from paumer.media import Picture
-from paumer.predict import Inference
-from paumer.segmentation import Segmentation
+from paumer.drawing import Picture
+from paumer.inference.result import Segmentation
+from paumer.mode import Mode
 from paumer.serve.governor import QueueGovernor
 
-Run = Callable[[Sequence[Picture], Inference], Sequence[Segmentation]]
+Run = Callable[[Sequence[Picture], Mode], Sequence[Segmentation]]
 
 
 class BusyError(Exception):
@@ -26,10 +26,9 @@ class BusyError(Exception):
 
 @dataclass(frozen=True)
 class Done:
-    """A segmentation, how it was made, and the seconds it waited and took."""
+    """A segmentation, and the seconds it waited and took."""
 
     result: Segmentation
-    way: Inference
     queued: float
     compute: float
 
@@ -39,15 +38,15 @@ class Job:
     """A picture in the queue.
 
     ``work`` is the seconds that it should take at each rung, ``limit`` the place of the fastest
-    rung that will do; ``way`` fixes how it runs, whatever the governor says. Pictures of one
-    ``size`` (as the network sees them) and way may run together.
+    rung that will do; ``mode`` fixes how it runs, whatever the governor says. Images of one
+    ``size`` (as they come in) and mode may run together.
     """
 
     picture: Picture
     size: tuple[int, int]
     work: tuple[float, ...]
     limit: int
-    way: Inference | None = None
+    mode: Mode | None = None
     arrived: float = 0.0
     done: "Future[Done]" = field(default_factory=Future)
 
@@ -59,7 +58,7 @@ class AbandonedError(Exception):
 class Batcher:
     """Takes jobs as long as they can be done in time, and runs them in batches in its thread.
 
-    ``ways`` are those of the governor's rungs. A job is taken if, with the fastest rung from now
+    ``modes`` are those of the governor's rungs. A job is taken if, with the fastest rung from now
     on, it would be done within ``headroom`` of the governor's target, which leaves the rest for
     reading, decoding, answering and stalls of the machine; an idle batcher takes any.
     """
@@ -67,14 +66,14 @@ class Batcher:
     def __init__(
         self,
         run: Run,
-        ways: Sequence[Inference],
+        modes: Sequence[Mode],
         governor: QueueGovernor,
         most: int = 64,
         batch: int = 1,
         headroom: float = 0.62,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.run, self.ways, self.governor = run, tuple(ways), governor
+        self.run, self.modes, self.governor = run, tuple(modes), governor
         self.most, self.batch, self.headroom, self.clock = most, batch, headroom, clock
         self.on_batch: Callable[[int, float], None] = lambda size, seconds: None
         self._waiting: deque[Job] = deque()
@@ -158,7 +157,7 @@ class Batcher:
             _, expected, begin = self._running
             rest = max(0.0, expected - (now - begin) / self.governor.factor)
         works = [job.work for job in self._waiting]
-        return [rest + sum(work[i] for work in works) for i in range(len(self.ways))]
+        return [rest + sum(work[i] for work in works) for i in range(len(self.modes))]
 
     def _too_long(self, now: float, work: Sequence[float]) -> float:
         """How many seconds too late such work would be done, 0 if it is in time."""
@@ -175,11 +174,11 @@ class Batcher:
             self._run_batch(jobs)
 
     def _run_batch(self, jobs: Sequence[Job]) -> None:
-        begin, way = self.clock(), jobs[0].way
-        assert way is not None
+        begin, mode = self.clock(), jobs[0].mode
+        assert mode is not None
         results: Sequence[Segmentation] = ()
         try:
-            results = self.run([job.picture for job in jobs], way)
+            results = self.run([job.picture for job in jobs], mode)
         except AbandonedError:
             pass
         except Exception as error:  # Whatever it is, it is these requests', not the service's.
@@ -194,7 +193,7 @@ class Batcher:
         self.on_batch(len(jobs), seconds)
         for job, result in zip(jobs, results, strict=False):
             if job.done.set_running_or_notify_cancel():
-                job.done.set_result(Done(result, way, begin - job.arrived, seconds))
+                job.done.set_result(Done(result, begin - job.arrived, seconds))
 
     def _take(self) -> list[Job]:
         """The next jobs that run together, none when it is time to end."""
@@ -209,15 +208,15 @@ class Batcher:
             alike = [
                 job
                 for job in self._waiting
-                if job.size == first.size and self._way(job, place) == self._way(first, place)
+                if job.size == first.size and self._mode(job, place) == self._mode(first, place)
             ]
             jobs = alike[: self.batch]
             for job in jobs:
                 self._waiting.remove(job)
-                job.way = self._way(job, place)
+                job.mode = self._mode(job, place)
             expected = sum(job.work[place] for job in jobs)
             self._running = (jobs, expected, now)
             return jobs
 
-    def _way(self, job: Job, place: int) -> Inference:
-        return job.way or self.ways[min(place, job.limit)]
+    def _mode(self, job: Job, place: int) -> Mode:
+        return self.modes[min(place, job.limit)] if job.mode is None else job.mode

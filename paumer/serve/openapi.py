@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from paumer.criteria import CRITERIA
 from paumer.serve.answers import OUTPUTS
 
 
@@ -22,23 +21,12 @@ _FORM = {"type": "object", "properties": {"image": _FILE}, "required": ["image"]
 SEGMENT: dict[str, Any] = {
     "parameters": [
         _option(
-            "pause",
-            "A configuration such as 3:0.4,5:0.4, none, an operating point's name, or auto: the "
-            "most accurate point that keeps the latency target.",
+            "mode",
+            "A mode such as 3:0.4,9:0.9 exit, none, an operating point's name, or auto: the most "
+            "accurate point that keeps the latency target.",
             default="auto",
         ),
         _option("floor", "With auto: name of the fastest operating point that will do."),
-        _option(
-            "early_exit",
-            "With a configuration: paused patches take the auxiliary head's label.",
-            type="boolean",
-        ),
-        _option(
-            "criterion",
-            "With a configuration: who pauses.",
-            enum=[*CRITERIA],
-            default="entropy",
-        ),
         _option("output", "What to answer.", enum=[*OUTPUTS, "all"], default="mask"),
     ],
     "requestBody": {
@@ -51,8 +39,7 @@ SEGMENT: dict[str, Any] = {
     },
     "responses": {
         "200": {
-            "description": "The result. Headers: X-Paumer-Pause, X-Paumer-Point, "
-            "X-Paumer-Early-Exit, X-Paumer-Criterion, Server-Timing.",
+            "description": "The result. Headers: X-Paumer-Mode, X-Paumer-Point, Server-Timing.",
             "content": {"image/png": {"schema": _FILE}, "application/json": {}},
         },
         "400": _failure("A wrong option, or a damaged picture"),

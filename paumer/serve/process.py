@@ -10,7 +10,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from paumer.memory import give_back_memory
-from paumer.serve.server import Limits, create_app
+from paumer.serve.http import Limits, create_app
 from paumer.serve.service import Service
 
 _IDLE_TICKS = 50  # Of a tenth of a second: long enough not to happen between two requests.

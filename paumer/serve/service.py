@@ -4,23 +4,24 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from paumer.engines import TorchEngine
-from paumer.media import Picture
-from paumer.model.segmenter import PausingSegmenter
-from paumer.model.walk import Walk
+from paumer.data.images import TooManyPixelsError
+from paumer.drawing import Picture
+from paumer.inference.engines import TorchEngine
+from paumer.inference.predictor import Predictor
+from paumer.inference.result import Segmentation
+from paumer.inference.tiles import Inference, scaled_size
+from paumer.measurement import Measurement, skyline
+from paumer.mode import UNPAUSED, Mode
 from paumer.pause_config import PauseConfig, Threshold
-from paumer.predict import Inference, Predictor
-from paumer.segmentation import Segmentation
 from paumer.serve.batcher import Batcher, Done, Job
 from paumer.serve.governor import QueueGovernor
 from paumer.serve.watch import Watch
-from paumer.study.tradeoff import Measurement, skyline
 
 _USUAL = {"balanced": "3:0.4", "fast": "3:0.4,5:0.4", "fastest": "3:0.4,5:0.4,7:0.4"}
 """Points of a model that has none of its own: configurations of the paper."""
@@ -31,12 +32,10 @@ _PATIENCE = 8.0
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a client asks for: a configuration, a point or auto, and the fastest point allowed."""
+    """What a client asks for: a mode, a point or auto, and the fastest point allowed."""
 
-    pause: str = "auto"
+    mode: str = "auto"
     floor: str | None = None
-    early_exit: bool | None = None
-    criterion: str | None = None
 
 
 class Service:
@@ -62,7 +61,8 @@ class Service:
             ladder = {point: self._known(point)}
         self.points = ladder
         self.names = tuple(ladder)
-        self.ways = tuple(Inference(batch=batch).at(point) for point in ladder.values())
+        self.modes = tuple(point.mode for point in ladder.values())
+        self.inference = Inference(batch=batch)
         self.watch = Watch(self.names)
         self.ready = self.draining = False
         self.failure: Exception | None = None
@@ -78,13 +78,14 @@ class Service:
     def start(self) -> None:
         """Time the operating points on this machine, then begin to work."""
         size = self.predictor.config.image_size
-        self.seconds = time_ways(self.predictor, self.ways, size)
-        self._unit = self.seconds[0] / self._multiply_adds(size, self.ways[0])
-        unpaused = self._unit * self._multiply_adds(size, Inference())
+        self.seconds = time_modes(self.predictor, self.modes, size)
+        self._unit = self.seconds[0] / self._multiply_adds(size, self.modes[0])
+        unpaused = self._unit * self._multiply_adds(size, UNPAUSED)
         self.target = self.target or _PATIENCE * unpaused
-        governor = QueueGovernor(len(self.ways), self.target)
+        governor = QueueGovernor(len(self.modes), self.target)
         worker = stoppable(self.predictor, lambda: self.batcher.check_wanted())
-        self._batcher = Batcher(worker.predict_batch, self.ways, governor, self._queue, self._batch)
+        run = partial(worker.predict_batch, inference=self.inference)
+        self._batcher = Batcher(run, self.modes, governor, self._queue, self._batch)
         self._batcher.on_batch = self.watch.batch
         self._batcher.start()
         self.ready = True
@@ -107,32 +108,36 @@ class Service:
 
     def check(self, asked: Asked) -> None:
         """Raise unless what is asked for can be done."""
-        self.way(asked)
+        self.mode(asked)
         self.limit(asked.floor)
 
-    def way(self, asked: Asked) -> Inference | None:
-        """How to run what is asked for, None if the governor decides."""
-        for name in ("early_exit", "criterion"):
-            if getattr(asked, name) is not None and asked.pause in ("auto", *self.known):
-                raise ValueError(
-                    f'{name} goes with a configuration such as 3:0.4, not with "{asked.pause}"'
-                )
-        if asked.pause == "auto":
+    def mode(self, asked: Asked) -> Mode | None:
+        """The mode that is asked for, None if the governor decides."""
+        if asked.mode == "auto":
             return None
         if asked.floor is not None:
-            raise ValueError(f'floor goes with pause "auto", and pause is "{asked.pause}"')
-        point = self.known.get(asked.pause)
-        if point is not None:
-            return Inference(batch=self._batch).at(point)
-        if ":" not in asked.pause and asked.pause != "none":
+            raise ValueError(f'floor goes with mode "auto", and mode is "{asked.mode}"')
+        if asked.mode in self.known:
+            return self.known[asked.mode].mode
+        if ":" not in asked.mode and not asked.mode.startswith("none"):
             raise ValueError(
-                f'pause "{asked.pause}" is no configuration such as 3:0.4,5:0.4: choose of auto, '
+                f'mode "{asked.mode}" is not one such as 3:0.4,9:0.9 exit: choose from auto, '
                 f"none, {', '.join(self.known)}"
             )
-        pause, exits = PauseConfig.parse(asked.pause), bool(asked.early_exit)
-        self.predictor.network.check(pause, exits)
-        asks = Measurement(pause=pause, early_exit=exits, criterion=asked.criterion or "entropy")
-        return Inference(batch=self._batch).at(asks)
+        return self.predictor.mode(asked.mode)
+
+    def check_pixels(self, picture: Picture, asked: Asked, most: int) -> None:
+        """Raise if the size that is asked for makes more than ``most`` pixels of an image."""
+        mode = self.mode(asked)
+        if mode is None or mode.size is None:
+            return
+        old = (picture.shape[0], picture.shape[1])
+        new = scaled_size(old, mode.size)
+        if new[0] * new[1] > most:
+            raise TooManyPixelsError(
+                f'mode "{mode}" scales {old[1]}x{old[0]} to {new[1]}x{new[0]}, which is '
+                f"{new[0] * new[1]:,} pixels, and at most {most:,} are taken"
+            )
 
     def limit(self, floor: str | None) -> int:
         """The place of the fastest rung that a client accepts."""
@@ -146,32 +151,29 @@ class Service:
 
     def submit(self, picture: Picture, asked: Asked) -> "Future[Done]":
         """Put a picture into the queue, or raise `BusyError`. Cancel the future to end it."""
-        way, limit = self.way(asked), self.limit(asked.floor)
+        mode, limit = self.mode(asked), self.limit(asked.floor)
         size = (picture.shape[0], picture.shape[1])
-        if way is None:
-            unit = self._multiply_adds(size, self.ways[0]) / self._multiply_adds(
-                self.predictor.config.image_size, self.ways[0]
+        if mode is None:
+            unit = self._multiply_adds(size, self.modes[0]) / self._multiply_adds(
+                self.predictor.config.image_size, self.modes[0]
             )
-            work = tuple(unit * self.seconds[min(i, limit)] for i in range(len(self.ways)))
+            work = tuple(unit * self.seconds[min(i, limit)] for i in range(len(self.modes)))
         else:
-            work = (self._unit * self._multiply_adds(size, way),) * len(self.ways)
-        seen = self.predictor.input_size(size, way or self.ways[0])
-        return self.batcher.submit(Job(picture, seen, work, limit, way))
+            work = (self._unit * self._multiply_adds(size, mode),) * len(self.modes)
+        seen = self.predictor.input_size(size, self.modes[0] if mode is None else mode)
+        return self.batcher.submit(Job(picture, seen, work, limit, mode))
 
-    def point_name(self, way: Inference) -> str | None:
-        """The name of the operating point that runs like this."""
-        for name, point in self.known.items():
-            if way.at(point) == way:
-                return name
-        return None
+    def point_name(self, mode: Mode) -> str | None:
+        """The name of the operating point that is this mode."""
+        return next((name for name, point in self.known.items() if point.mode == mode), None)
 
-    def work_ratio(self, result: Segmentation, way: Inference) -> float:
-        """The multiply-adds of a result over those without pausing."""
+    def work_ratio(self, result: Segmentation) -> float:
+        """The MACs of a result over those without pausing."""
         size = (result.labels.shape[0], result.labels.shape[1])
-        as_shares = replace(way, pause=_shares_paused(result))
-        return self._multiply_adds(size, as_shares) / self._multiply_adds(size, Inference())
+        as_shares = replace(result.mode, pause=_shares_paused(result))
+        return self._multiply_adds(size, as_shares) / self._multiply_adds(size, UNPAUSED)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """The model: its classes, operating points and the target."""
         classes = self.predictor.classes
         seconds = dict(zip(self.names, self.seconds, strict=True)) if self.ready else {}
@@ -181,21 +183,21 @@ class Service:
                 {"name": name, "colour": list(colour)}
                 for name, colour in zip(classes.names, classes.colours, strict=True)
             ],
-            "points": [_told(name, p, seconds.get(name)) for name, p in self.points.items()],
-            "curve": [_told(name, p, seconds.get(name)) for name, p in self.known.items()],
+            "points": [_describe(name, p, seconds.get(name)) for name, p in self.points.items()],
+            "curve": [_describe(name, p, seconds.get(name)) for name, p in self.known.items()],
             "blocks": self.predictor.network.backbone.depth,
             "patch": list(self.predictor.network.backbone.patch),
             "latency_ms": 1000 * self.target if self.ready else None,
         }
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """What goes on, and the last two minutes second by second."""
         governor, (middle, high) = self.batcher.governor, self.watch.percentiles()
         return {
             "queue": self.batcher.waiting,
             "running": self.batcher.running,
             "point": self.names[governor.place],
-            "pause": str(self.ways[governor.place].pause),
+            "mode": str(self.modes[governor.place]),
             "requests_per_second": self.watch.rate(),
             "latency_ms_p50": middle,
             "latency_ms_p99": high,
@@ -221,38 +223,25 @@ class Service:
             raise ValueError(f'no operating point "{name}": choose of {", ".join(self.known)}')
         return self.known[name]
 
-    def _count_multiply_adds(self, size: tuple[int, int], way: Inference) -> float:
-        """The multiply-adds of a picture; by threshold nothing is sure to pause."""
-        shares = tuple(s for s in way.pause.stages if not isinstance(s[1], Threshold))
-        seen = self.predictor.input_size(size, way)
-        windows = self.predictor.windows(size, way)
-        network = self.predictor.network
-        return windows * network.multiply_adds(seen, PauseConfig(shares), way.early_exit)
-
-
-class _Stoppable(PausingSegmenter):
-    """A network of the same parts that calls ``ask`` before every block, which may raise."""
-
-    def __init__(self, network: PausingSegmenter, ask: Callable[[], None]) -> None:
-        super().__init__(network.backbone, network.decoder, network.aux_head, network.config)
-        self.ask = ask
-
-    def advance(self, walk: Walk, done: int, until: int) -> Walk:
-        """The walk after block ``until``, when block ``done`` was the last one run."""
-        for number in range(done + 1, until + 1):
-            self.ask()
-            walk = super().advance(walk, number - 1, number)
-        return walk
+    def _count_multiply_adds(self, size: tuple[int, int], mode: Mode) -> int:
+        """The multiply-adds of an image; by threshold nothing is sure to pause."""
+        return self.predictor.multiply_adds(size, _sure(mode), self.inference)
 
 
 def stoppable(predictor: Predictor, ask: Callable[[], None]) -> Predictor:
-    """The predictor, which ends early if ``ask``, called before every block, raises.
+    """The predictor, which ends early if ``ask``, called after every block, raises.
 
     Networks that do not run in torch block by block are not asked.
     """
-    if type(predictor.engine) is not TorchEngine:
+    if not isinstance(predictor.engine, TorchEngine):
         return predictor
-    return Predictor(_Stoppable(predictor.network, ask), predictor.points)
+    return Predictor(predictor.network, predictor.points, TorchEngine(predictor.network, ask))
+
+
+def _sure(mode: Mode) -> Mode:
+    """The mode without its thresholds."""
+    stages = tuple(s for s in mode.pause.stages if not isinstance(s[1], Threshold))
+    return replace(mode, pause=PauseConfig(stages))
 
 
 def known_points(predictor: Predictor) -> dict[str, Measurement]:
@@ -263,20 +252,18 @@ def known_points(predictor: Predictor) -> dict[str, Measurement]:
     """
     points = dict(predictor.points)
     if not points:
-        deep = {n: PauseConfig.parse(t) for n, t in _USUAL.items()}
-        depth = predictor.network.pausing_depth
-        points = {n: Measurement(pause=p) for n, p in deep.items() if p.blocks[-1] < depth}
-    if all(point.pause for point in points.values()):
-        points["unpaused"] = Measurement(pause=PauseConfig(), speed_up=1.0)
+        usual = {name: Mode.parse(text) for name, text in _USUAL.items()}
+        depth = predictor.network.backbone.depth
+        points = {n: Measurement(mode=m) for n, m in usual.items() if m.pause.blocks[-1] < depth}
+    if UNPAUSED not in (point.mode for point in points.values()):
+        points["unpaused"] = Measurement(mode=UNPAUSED, speed_up=1.0)
     size = predictor.config.image_size
-    whole = predictor.network.multiply_adds(size)
+    whole = predictor.multiply_adds(size)
 
     def promised(point: Measurement) -> Measurement:
         if point.speed_up is not None:
             return point
-        shares = tuple(s for s in point.pause.stages if not isinstance(s[1], Threshold))
-        cost = predictor.network.multiply_adds(size, PauseConfig(shares), point.early_exit)
-        return replace(point, speed_up=whole / cost)
+        return replace(point, speed_up=whole / predictor.multiply_adds(size, _sure(point.mode)))
 
     complete = {name: promised(point) for name, point in points.items()}
     return dict(sorted(complete.items(), key=lambda item: item[1].speed_up or 1.0))
@@ -289,29 +276,28 @@ def ladder_points(points: Mapping[str, Measurement]) -> dict[str, Measurement]:
     """
     judged = [p for p in points.values() if p.miou is not None and p.speed_up is not None]
     best = skyline([replace(p, images_per_second=p.speed_up) for p in judged])
-    kept = {Inference().at(p) for p in best}
-    ladder: dict[Inference, str] = {}
+    kept = {point.mode for point in best}
+    ladder: dict[Mode, str] = {}
     for name, point in points.items():
-        way = Inference().at(point)
-        if point.miou is None or way in kept:
-            ladder.setdefault(way, name)
+        if point.miou is None or point.mode in kept:
+            ladder.setdefault(point.mode, name)
     return {name: points[name] for name in ladder.values()}
 
 
-def time_ways(
+def time_modes(
     predictor: Predictor,
-    ways: tuple[Inference, ...],
+    modes: tuple[Mode, ...],
     size: tuple[int, int],
     rounds: int = 5,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[float, ...]:
-    """The least seconds that one picture of that (height, width) takes in each way."""
+    """The least seconds that one image of that (height, width) takes in each mode."""
     picture = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
-    best = [float("inf")] * len(ways)
+    best = [float("inf")] * len(modes)
     for number in range(rounds + 1):
-        for place, way in enumerate(ways):
+        for place, mode in enumerate(modes):
             begin = clock()
-            predictor.predict_batch([picture], way)
+            predictor.predict_batch([picture], mode)
             if number:  # The first round warms up.
                 best[place] = min(best[place], clock() - begin)
     # A faster point is not slower: where it seems so, the network is too small to tell.
@@ -321,19 +307,17 @@ def time_ways(
 def _shares_paused(result: Segmentation) -> PauseConfig:
     """The configuration by shares that pauses what paused in this picture."""
     active, stages = result.paused_after.size, []
-    for block, amount in result.pause.stages:
+    for block, amount in result.mode.pause.stages:
         paused = int((result.paused_after == block).sum())
         stages.append((block, paused / active if isinstance(amount, Threshold) else amount))
         active -= paused
     return PauseConfig(tuple(stages))
 
 
-def _told(name: str, point: Measurement, seconds: float | None) -> dict[str, Any]:
+def _describe(name: str, point: Measurement, seconds: float | None) -> dict[str, Any]:
     return {
         "name": name,
-        "pause": str(point.pause),
-        "early_exit": point.early_exit,
-        "criterion": point.criterion,
+        "mode": str(point.mode),
         "miou": point.miou,
         "speed_up": point.speed_up,
         "latency_ms": point.latency_ms if seconds is None else 1000 * seconds,

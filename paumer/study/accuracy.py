@@ -2,29 +2,60 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Integer
 
-from paumer.criteria import (
-    CRITERIA,
-    AnyCriterion,
-    oracle,
-    patch_labels,
-    random_by_place,
-)
-from paumer.data.datasets import Dataset, Sample
-from paumer.predict import Inference, Predictor
+from paumer.criteria import Criterion, oracle, patch_labels, random
+from paumer.data.samples import Dataset, Sample
+from paumer.inference.predictor import Predictor
+from paumer.inference.tiles import Inference
+from paumer.mode import Mode
+from paumer.mode import by_size as group_by_size
 from paumer.study.sizes import SIZES, SizeCounts, mean_known, ratio
 
 Progress = Callable[[int, int], None]
 
 
+class Figures:
+    """The figures people report, from the pixels of each class that are right, labelled and true.
+
+    A class that is neither there nor predicted has an IoU of NaN, and does not count in the mean.
+    """
+
+    @property
+    def totals(self) -> Int[np.ndarray, "3 classes"]:
+        """For each class the pixels that are right, labelled so, and truly so."""
+        raise NotImplementedError
+
+    @property
+    def iou(self) -> Float[np.ndarray, " classes"]:
+        """Intersection over union of each class."""
+        return union_share(self.totals)
+
+    @property
+    def miou(self) -> float:
+        """The mean IoU over the classes that are there or were predicted."""
+        return float(mean_known(self.iou))
+
+    @property
+    def pixel_accuracy(self) -> float:
+        """The share of labelled pixels that are right."""
+        right, _, truly = self.totals.sum(1)
+        return float(right / max(1, truly))
+
+    @property
+    def mean_accuracy(self) -> float:
+        """The mean over classes of the share of their pixels that are right."""
+        right, _, truly = self.totals
+        return float(mean_known(ratio(right, truly)))
+
+
 @dataclass(frozen=True, eq=False)
-class Confusion:
+class Confusion(Figures):
     """How many pixels of each true class (row) got each label (column); they add up."""
 
     counts: Int[np.ndarray, "classes classes"]
@@ -37,48 +68,32 @@ class Confusion:
         classes: int,
         ignore: int = 255,
     ) -> Self:
-        """The confusion of one picture; pixels whose true label is ``ignore`` do not count."""
+        """The confusion of one image; pixels whose true label is ``ignore`` do not count."""
         known = truth != ignore
         pairs = truth[known].astype(np.int64) * classes + labels[known]
         return cls(np.bincount(pairs, minlength=classes**2).reshape(classes, classes))
 
     @classmethod
     def empty(cls, classes: int) -> Self:
-        """The confusion of no picture."""
+        """The confusion of no image."""
         return cls(np.zeros((classes, classes), np.int64))
 
     def __add__(self, other: "Confusion") -> "Confusion":
         return Confusion(self.counts + other.counts)
 
     @property
-    def iou(self) -> Float[np.ndarray, " classes"]:
-        """Intersection over union of each class; NaN for one neither there nor predicted."""
-        right = np.diag(self.counts)
-        return ratio(right, self.counts.sum(0) + self.counts.sum(1) - right)
-
-    @property
-    def miou(self) -> float:
-        """The mean IoU over the classes that are there or were predicted."""
-        return float(mean_known(self.iou))
-
-    @property
-    def pixel_accuracy(self) -> float:
-        """The share of labelled pixels that are right."""
-        return float(np.diag(self.counts).sum() / max(1, self.counts.sum()))
-
-    @property
-    def mean_accuracy(self) -> float:
-        """The mean over classes of the share of their pixels that are right."""
-        return float(mean_known(ratio(np.diag(self.counts), self.counts.sum(1))))
+    def totals(self) -> Int[np.ndarray, "3 classes"]:
+        """For each class the pixels that are right, labelled so, and truly so."""
+        return np.stack([np.diag(self.counts), self.counts.sum(0), self.counts.sum(1)])
 
 
 @dataclass(frozen=True, eq=False)
-class Tally:
-    """What was counted in one way of inference, picture by picture; tallies of parts add up.
+class Tally(Figures):
+    """What was counted in one mode, image by image; tallies of parts add up.
 
-    ``pictures`` holds for each picture and class the pixels that are right, labelled so, and truly
-    so; they are enough for all figures over any selection of pictures. ``places`` are the
-    pictures' numbers in the data set, rising.
+    ``pictures`` holds for each image and class the pixels that are right, labelled so, and truly
+    so; they are enough for all figures over any selection of images. ``places`` are the images'
+    numbers in the data set, rising.
     """
 
     places: Int[np.ndarray, " pictures"]
@@ -97,26 +112,10 @@ class Tally:
         )
 
     @property
-    def iou(self) -> Float[np.ndarray, " classes"]:
-        """Intersection over union of each class; NaN for one neither there nor predicted."""
-        return union_share(self.pictures.sum(0))
-
-    @property
-    def miou(self) -> float:
-        """The mean IoU over the classes that are there or were predicted."""
-        return float(mean_known(self.iou))
-
-    @property
-    def pixel_accuracy(self) -> float:
-        """The share of labelled pixels that are right."""
-        right, _, truly = self.pictures.sum((0, 2))
-        return float(right / max(1, truly))
-
-    @property
-    def mean_accuracy(self) -> float:
-        """The mean over classes of the share of their pixels that are right."""
-        right, _, truly = self.pictures.sum(0)
-        return float(mean_known(ratio(right, truly)))
+    def totals(self) -> Int[np.ndarray, "3 classes"]:
+        """For each class the pixels that are right, labelled so, and truly so."""
+        totals: Int[np.ndarray, "3 classes"] = self.pictures.sum(0)
+        return totals
 
     def interval(
         self, draws: int = 1000, level: float = 0.95, seed: int = 0
@@ -139,7 +138,7 @@ class Tally:
         sums = np.tensordot(times.astype(float), self.pictures.astype(float), 1)
         return mean_known(union_share(sums.astype(np.int64)))
 
-    def to_json(self, names: Sequence[str]) -> dict[str, Any]:
+    def to_json(self, names: Sequence[str]) -> dict[str, object]:
         """The figures people report, as JSON values; a class that is nowhere is None."""
         low, high = self.interval()
         values: dict[str, Any] = {
@@ -204,30 +203,26 @@ def known_value(value: float) -> float | None:
 def evaluate(
     predictor: Predictor,
     dataset: Dataset,
-    ways: Sequence[Inference],
+    modes: Sequence[Mode],
+    inference: Inference | None = None,
     indices: Sequence[int] | None = None,
     progress: Progress | None = None,
-    criterion: str | None = None,
-    seed: int = 0,
-    shard: tuple[int, int] = (0, 1),
     by_size: bool = False,
+    shard: tuple[int, int] = (0, 1),
 ) -> list[Tally]:
-    """What each way of inference gets right over a data set; ``indices`` restricts the pictures.
+    """What each mode gets right over a data set; ``indices`` restricts the images.
 
-    Ways share what they have in common. ``criterion`` says by name who pauses, in all of them;
-    without it each way says so itself.
-    ``shard`` is this process's number and how many there are: each takes its share of the batches,
-    which are the same for any number of processes.
+    Modes share what they have in common. ``shard`` is this process's number and how many there
+    are: each takes its share of the batches, which are the same for any number of processes.
     """
-    check_classes(predictor, dataset)
-    if criterion is not None:
-        check_criterion(criterion, predictor, ways[0])
-    groups = batches(predictor, dataset, ways[0], indices, criterion)[shard[0] :: shard[1]]
+    how = inference or Inference()
+    check_study(predictor, dataset, modes, how)
+    groups = batches(predictor, dataset, modes, how, indices)[shard[0] :: shard[1]]
     total = sum(len(group) for group in groups)
-    tallies = [empty_tally(len(dataset.class_set), by_size) for _ in ways]
+    tallies = [empty_tally(len(dataset.class_set), by_size) for _ in modes]
     done = 0
     for group, samples in zip(groups, read_ahead(dataset, groups), strict=True):
-        counted = count_batch(predictor, dataset, group, samples, ways, criterion, seed, by_size)
+        counted = count_batch(predictor, dataset, group, samples, modes, how, by_size)
         tallies = [one + two for one, two in zip(tallies, counted, strict=True)]
         done += len(group)
         if progress:
@@ -250,82 +245,81 @@ def count_batch(
     dataset: Dataset,
     places: Sequence[int],
     samples: Sequence[Sample],
-    ways: Sequence[Inference],
-    criterion: str | None = None,
-    seed: int = 0,
+    modes: Sequence[Mode],
+    inference: Inference,
     by_size: bool = False,
 ) -> list[Tally]:
-    """What each way of inference gets right in one batch of samples, which have those places."""
-    if criterion is not None:
-        chosen = make_criterion(criterion, predictor, samples, seed + places[0], ways[0])
-        ways = [replace(way, criterion=chosen) for way in ways]
+    """What each mode gets right in one batch of samples, which have those places."""
     classes, ignore = len(dataset.class_set), dataset.class_set.ignore
+    images = [sample.image for sample in samples]
     found: dict[int, Tally] = {}
-    for number, results in predictor.predict_many([s.image for s in samples], ways):
-        pairs = [(r.labels, s.labels) for r, s in zip(results, samples, strict=True)]
-        confusions = [Confusion.of(*pair, classes, ignore) for pair in pairs]
-        sizes = [SizeCounts.of(*pair, classes, ignore) for pair in pairs] if by_size else None
-        found[number] = Tally(
-            np.array(places, np.int64),
-            np.stack([marginals(one) for one in confusions]),
-            sum(confusions, Confusion.empty(classes)),
-            sum(sizes, SizeCounts.empty(classes)) if sizes else None,
-        )
-    return [found[number] for number in range(len(ways))]
+    for same in group_by_size(modes).values():
+        some = [modes[number] for number in same]
+        given = study_criteria(predictor, some, samples, places[0])
+        for place, results in predictor.predict_many(images, some, inference, given):
+            pairs = [(r.labels, s.labels) for r, s in zip(results, samples, strict=True)]
+            confusions = [Confusion.of(*pair, classes, ignore) for pair in pairs]
+            sizes = [SizeCounts.of(*pair, classes, ignore) for pair in pairs] if by_size else None
+            found[same[place]] = Tally(
+                np.array(places, np.int64),
+                np.stack([one.totals for one in confusions]),
+                sum(confusions, Confusion.empty(classes)),
+                sum(sizes, SizeCounts.empty(classes)) if sizes else None,
+            )
+    return [found[number] for number in range(len(modes))]
 
 
-def marginals(confusion: Confusion) -> Int[np.ndarray, "3 classes"]:
-    """For each class the pixels that are right, labelled so, and truly so."""
-    counts = confusion.counts
-    return np.stack([np.diag(counts), counts.sum(0), counts.sum(1)])
+def study_criteria(
+    predictor: Predictor, modes: Sequence[Mode], samples: Sequence[Sample], seed: int
+) -> dict[str, Criterion]:
+    """What only a study knows of a batch, for modes of one size: a seed, the true labels."""
+    names = {mode.criterion for mode in modes}
+    given: dict[str, Criterion] = {}
+    if "random" in names:
+        given["random"] = random(seed)
+    if "oracle" in names:
+        grids = [predictor.scaled_labels(sample.labels, modes[0]) for sample in samples]
+        if len({grid.shape for grid in grids}) > 1:
+            raise ValueError("oracle needs images of one size in a batch: use a batch of 1")
+        patch, classes = predictor.network.backbone.patch, len(predictor.classes)
+        labels = torch.from_numpy(np.stack(grids))
+        given["oracle"] = oracle(patch_labels(labels, patch, classes))
+    return given
 
 
-def make_criterion(
-    name: str, predictor: Predictor, samples: Sequence[Sample], seed: int, how: Inference
-) -> AnyCriterion:
-    """The criterion of that name for a batch: entropy, margin, borders, random, oracle, ..."""
-    check_criterion(name, predictor, how)
-    if name in CRITERIA:
-        return CRITERIA[name]
-    if name == "random":
-        return random_by_place(seed)
-    grids = [predictor.scaled_labels(sample.labels, how) for sample in samples]
-    if len({grid.shape for grid in grids}) > 1:
-        raise ValueError("oracle needs pictures of one size in a batch: use a batch of 1")
-    patch, classes = predictor.network.backbone.patch, len(predictor.classes)
-    return oracle(patch_labels(torch.from_numpy(np.stack(grids)), patch, classes))
-
-
-def check_criterion(name: str, predictor: Predictor, how: Inference) -> None:
-    """Raise unless there is a criterion of that name, and it can judge pictures run that way."""
-    known = [*CRITERIA, "random", "oracle"]
-    if name not in known:
-        raise ValueError(f'no criterion "{name}": choose one of {", ".join(known)}')
-    windows = how.window or predictor.config.window
-    if name == "oracle" and (windows or how.flip or how.scales != (1.0,)):
-        raise ValueError(
-            "oracle needs whole pictures, once: it goes with no window, scales or flip"
-        )
+def check_study(
+    predictor: Predictor, dataset: Dataset, modes: Sequence[Mode], inference: Inference
+) -> None:
+    """Raise unless the modes can be counted on that data set."""
+    check_classes(predictor, dataset)
+    for mode in modes:
+        predictor.mode(mode, study=True)
+        windows = inference.window or predictor.config.window
+        if mode.criterion == "oracle" and (windows or inference.flip or inference.scales != (1.0,)):
+            raise ValueError(
+                f'oracle needs whole images, once ("{mode}"): leave out window, scales and flip'
+            )
 
 
 def batches(
     predictor: Predictor,
     dataset: Dataset,
-    how: Inference,
+    modes: Sequence[Mode],
+    inference: Inference,
     indices: Sequence[int] | None = None,
-    criterion: str | None = None,
 ) -> list[list[int]]:
-    """The pictures in batches as large as their windows allow, judged by the first picture.
+    """The images in batches as large as their windows allow, judged by the first image.
 
-    At random who pauses follows from the picture's number, so each is a batch of its own.
+    At random what pauses follows from the image's number, so each is a batch of its own.
     """
     places = list(range(len(dataset)) if indices is None else indices)
-    if criterion == "random":
+    if any(mode.criterion == "random" for mode in modes):
         return [[place] for place in places]
     if not places:
         return []
     height, width = dataset[places[0]].labels.shape
-    size = max(1, how.batch // predictor.windows((height, width), how))
+    windows = max(predictor.windows((height, width), mode, inference) for mode in modes)
+    size = max(1, inference.batch // windows)
     return [places[begin : begin + size] for begin in range(0, len(places), size)]
 
 

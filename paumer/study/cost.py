@@ -1,8 +1,8 @@
-"""A cost table of this machine, from which the speed of any pause configuration follows.
+"""A cost table of this machine, from which the speed of any mode follows.
 
 The parts of the forward are timed once at a ladder of token counts: a block, the decoder, pausing
-and assembling. A configuration's time is the sum of its parts. Tables are kept by machine, model
-shape, device, precision, threads and batch.
+by each criterion, and assembling. A mode's time is the sum of its parts. Tables are kept by
+machine, model shape, device, precision, threads and batch.
 """
 
 import hashlib
@@ -10,22 +10,27 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from paumer import pausing
-from paumer.criteria import entropy
+from paumer import criteria, pausing
+from paumer.criteria import Criterion
 from paumer.disk import cache_directory, replace_file
+from paumer.inference.predictor import Predictor
+from paumer.measurement import Measurement
+from paumer.mode import CRITERIA, UNPAUSED, Mode
 from paumer.model.backbone import gather_table
 from paumer.model.decoders import TokenDecoder, upsample
-from paumer.model.segmenter import NO_PAUSE, PausingSegmenter
-from paumer.model.walk import Walk
-from paumer.pause_config import PauseConfig, Threshold
+from paumer.model.segmenter import PausingSegmenter
+from paumer.model.walk import Pause, Walk
+from paumer.pause_config import Threshold
 from paumer.study.speed import (
     Progress,
     SpeedSettings,
@@ -34,7 +39,6 @@ from paumer.study.speed import (
     setting,
     time_interleaved,
 )
-from paumer.study.tradeoff import Measurement
 
 ROUNDS = 15
 Ladder = tuple[tuple[int, float], ...]
@@ -47,7 +51,7 @@ class CostTable:
     ``block`` counts prefix tokens too; ``decoder``, ``pausing`` and ``assembling`` count patches.
     """
 
-    environment: dict[str, Any]
+    environment: dict[str, object]
     patches: int
     prefix: int
     depth: int
@@ -56,65 +60,72 @@ class CostTable:
     upsampling: float
     block: Ladder
     decoder: Ladder
-    pausing: Ladder
+    pausing: dict[str, Ladder]
+    """By what scores the patches, and whether classes are protected (see ``scoring``)."""
     assembling: Ladder
     windows: int = 1
-    """Into how many windows a picture is cut; the times are those of a batch of windows."""
-    rejoin: int | None = None
-    """The block before which paused patches come back, if not only in the decoder."""
+    """Into how many windows an image is cut; the times are those of a batch of windows."""
     context: bool = False
-    """Whether the mean of the patches that pause goes on."""
+    """Whether the mean of the patches that pause continues."""
 
-    def seconds(self, pause: PauseConfig, early_exit: bool = False) -> float:
+    def seconds(self, mode: Mode = UNPAUSED) -> float:
         """The predicted time of one batch."""
-        pause.check(self.depth, early_exit, self.rejoin)
-        active, going_on = self.patches, {}
-        for block, share in pause.stages:
-            if isinstance(share, Threshold):
-                raise ValueError(f'the cost of "{pause}" depends on the picture: give shares')
-            active = going_on[block] = pausing.going_on(active, share)
-        return self.seconds_of(going_on, early_exit)
-
-    def seconds_of(self, going_on: Mapping[int, int], early_exit: bool = False) -> float:
-        """The predicted time of one batch when so many patches go on after some blocks."""
+        mode.pause.check(self.depth, mode.early_exit)
+        amounts = dict(mode.pause.stages)
+        scoring_ladder = self.pausing[scoring(mode)]
         active, means, total = self.patches, 0, self.embed + self.upsampling
         for number in range(1, self.depth + 1):
-            if number == self.rejoin:
-                active, means = self.patches, 0
             total += between(self.block, active + self.prefix + means)
-            if number in going_on:
-                total += between(self.pausing, active)
-                means += self.context and going_on[number] < active
-                active = going_on[number]
+            amount = amounts.get(number)
+            if isinstance(amount, Threshold):
+                raise ValueError(f'the cost of "{mode}" depends on the image: give shares')
+            if amount is not None:
+                total += between(scoring_ladder, active)
+                active, before = pausing.going_on(active, amount), active
+                means += self.context and active < before
                 total += between(self.assembling, active)
-        exits = early_exit and bool(going_on)
-        return total + between(self.decoder, active if exits else self.patches)
+        return total + between(self.decoder, active if mode.early_exit else self.patches)
 
-    def predict(self, pause: PauseConfig, early_exit: bool = False, **known: Any) -> Measurement:
-        """The predicted speed as a measurement, with what else is ``known`` of it."""
-        seconds = self.seconds(pause, early_exit)
+    def predict(self, mode: Mode, base: "CostTable | None" = None) -> Measurement:
+        """The predicted speed as a measurement; ``base`` is the table of the usual size."""
+        seconds, base = self.seconds(mode), base or self
         return Measurement(
-            pause=pause,
-            early_exit=early_exit and bool(pause),
+            mode=mode,
             predicted=True,
             images_per_second=self.batch / seconds / self.windows,
             latency_ms=1000 * seconds * self.windows,
-            speed_up=self.seconds(NO_PAUSE) / seconds,
-            where=in_words(self.environment),
-            when=self.environment["when"],
-            **known,
+            speed_up=base.seconds() * base.windows / (seconds * self.windows),
+            where=in_words(base.environment),
+            when=str(self.environment["when"]),
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The table as JSON values."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
+    def from_json(cls, values: Mapping[str, object]) -> Self:
         """The table written by ``to_json``."""
-        ladders = ("block", "decoder", "pausing", "assembling")
-        steps = {name: tuple((int(n), float(s)) for n, s in values[name]) for name in ladders}
-        return cls(**{**values, **steps})
+        known: dict[str, Any] = dict(values)
+        steps = {name: _ladder(known[name]) for name in ("block", "decoder", "assembling")}
+        pausing = {name: _ladder(known["pausing"][name]) for name in _scorings()}
+        return cls(**{**known, **steps, "pausing": pausing})
+
+
+def _ladder(steps: Sequence[Sequence[float]]) -> Ladder:
+    return tuple((int(count), float(seconds)) for count, seconds in steps)
+
+
+def scoring(mode: Mode) -> str:
+    """What scores the patches: what a study knows beside the logits costs nothing."""
+    name = mode.criterion if mode.criterion in CRITERIA else "entropy"
+    return f"{name}, protecting" if mode.protect else name
+
+
+def _scorings(grid: tuple[int, int] = (1, 1)) -> dict[str, Criterion]:
+    plain = {name: criteria.named(name, grid) for name in CRITERIA}
+    held = {f"{name}, protecting": criteria.protecting(plain[name], [0]) for name in CRITERIA}
+    return plain | held
 
 
 def measure_cost(
@@ -155,9 +166,8 @@ def measure_cost(
         upsampling=found.get(("upsampling", 0), 0.0),
         block=steps("block", prefix, model.backbone.depth),
         decoder=steps("decoder"),
-        pausing=steps("pausing"),
+        pausing={name: steps(name) for name in _scorings()},
         assembling=steps("assembling"),
-        rejoin=model.rejoin,
         context=model.context,
     )
 
@@ -176,9 +186,16 @@ def _add_runs(
     some = pausing.pause(tokens, rows)
     table = None if whole.table is None else gather_table(whole.table, kept)
     walk = Walk(some, whole.places[:, :count], table)
+
     # All blocks one after the other, so that none finds its weights in the cache.
-    runs["block", count] = lambda: model.advance(walk, 0, depth)
-    runs["pausing", count] = lambda: model.pause(walk, 1, 0.5, entropy)
+    def run_blocks() -> None:
+        here = walk
+        for block in range(1, depth + 1):
+            here = model.run_block(here, block)
+
+    runs["block", count] = run_blocks
+    for name, criterion in _scorings(grid).items():
+        runs[name, count] = partial(model.pause, walk, Pause(1, 0.5, criterion))
     runs["assembling", count] = lambda: pausing.assemble(some, [(tokens, rows)])
     if isinstance(model.decoder, TokenDecoder):
         decoder = model.decoder
@@ -224,15 +241,34 @@ def cached_cost(
     shape |= {"backbone": model.config.backbone, "decoder": model.config.decoder}
     shape |= {"classes": len(model.config.classes), **dict(model.config.decoder_options)}
     shape |= {"context": True} if model.context else {}
-    shape |= {"aux_norm": True} if model.config.aux_norm else {}
     name = hashlib.blake2b(json.dumps(shape, sort_keys=True).encode(), digest_size=8).hexdigest()
     path = directory / f"cost-{name}.json"
     try:
-        table = CostTable.from_json(json.loads(path.read_text("utf-8")))
-        return replace(table, rejoin=model.rejoin)  # Changes no part's time.
+        return CostTable.from_json(json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, TypeError, KeyError):
         table = measure_cost(model, images, settings, progress)
     with suppress(OSError):  # A cache that cannot be written costs time, not results.
         directory.mkdir(parents=True, exist_ok=True)
         replace_file(path, json.dumps(table.to_json()).encode())
     return table
+
+
+def cost_tables(
+    predictor: Predictor,
+    image: UInt8[np.ndarray, "h w 3"],
+    sizes: Sequence[int | None],
+    settings: SpeedSettings,
+    batch: int = 1,
+    progress: Progress | None = None,
+) -> dict[int | None, CostTable]:
+    """The cost tables of images like this one at some sizes; None is as the model was trained."""
+    tables: dict[int | None, CostTable] = {}
+    for size in dict.fromkeys([None, *sizes]):
+        mode = Mode(size=size)
+        seen = predictor.network_inputs(image, mode)[:1].repeat(batch, 1, 1, 1)
+        table = cached_cost(predictor.network, seen, settings, progress=progress)
+        windows = predictor.windows((image.shape[0], image.shape[1]), mode)
+        # Logits are enlarged to the image, whatever the network's input.
+        enlarging = tables[None].upsampling if tables else table.upsampling
+        tables[size] = replace(table, windows=windows, upsampling=enlarging)
+    return tables

@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from paumer.data.checking import Report
-from paumer.study.tradeoff import Measurement
+from paumer.data.report import Report
+from paumer.measurement import Measurement
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 INK, BLUE, ORANGE, GREY = "#222222", "#0072b2", "#d55e00", "#b8b8b8"  # Safe for colour-blind eyes.
 SERIES = (BLUE, ORANGE, "#009e73", "#cc79a7")
@@ -15,11 +18,11 @@ def draw_speed(measurements: Sequence[Measurement], title: str, path: Path) -> N
     """Measured speed-up of each configuration as a bar, what multiply-adds promise as a mark."""
     figure = new_figure(7.2, 0.34 * len(measurements) + 1.5)
     axes = figure.add_subplot()
-    names = [str(item.pause).replace(",", "  ") for item in measurements]
+    names = [str(item.mode).replace(",", "  ") for item in measurements]
     speeds = [item.speed_up or 0.0 for item in measurements]
     promised = [item.mac_ratio or 0.0 for item in measurements]
     colours = [
-        GREY if not m.pause else BLUE if s >= 1 else ORANGE
+        GREY if not m.mode.pause else BLUE if s >= 1 else ORANGE
         for m, s in zip(measurements, speeds, strict=True)
     ]
     rows = range(len(names))
@@ -86,7 +89,7 @@ def draw_training(columns: Mapping[str, tuple[list[int], list[float]]], path: Pa
     save_figure(figure, path)
 
 
-def new_figure(width: float, height: float) -> Any:
+def new_figure(width: float, height: float) -> "Figure":
     """An empty figure in the house style, bound to no window and no global state."""
     try:
         from matplotlib.figure import Figure
@@ -95,14 +98,14 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def shades(count: int) -> list[Any]:
+def shades(count: int) -> list[tuple[float, float, float, float]]:
     """Colours from dark to bright, for things that have an order."""
     from matplotlib import colormaps
 
     return [colormaps["viridis"](0.92 * number / max(1, count - 1)) for number in range(count)]
 
 
-def save_figure(figure: Any, *paths: Path) -> None:
+def save_figure(figure: "Figure", *paths: Path) -> None:
     """Write the figure; the suffix of each path says the format."""
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)

@@ -1,16 +1,10 @@
 """Grids of pause configurations, by name."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, product
 
-from paumer.pause_config import PAPER_CONFIGS, PauseConfig, parse_pauses
-
-NO_PAUSE = PauseConfig()
-
-
-def paper() -> list[PauseConfig]:
-    """The 13 of the paper's table."""
-    return list(PAPER_CONFIGS)
+from paumer.mode import UNPAUSED, Mode, parse_modes
+from paumer.pause_config import PAPER_CONFIGS, PauseConfig
 
 
 def one(depth: int, shares: int = 20) -> list[PauseConfig]:
@@ -42,16 +36,15 @@ def spaced(number: int) -> list[float]:
     return [round(i / (number + 1), 4) for i in range(1, number + 1)]
 
 
-def grid(names: Sequence[str], depth: int) -> list[PauseConfig]:
-    """The configurations meant by grid names or by their own texts, with no pausing first."""
-    found = [NO_PAUSE]
-    for name in names:
-        if name == "one":
-            found += one(depth)
-        elif name == "two":
-            found += two(depth)
-        elif name == "count":
-            found += count(depth)
-        else:
-            found += parse_pauses([name])
-    return list(dict.fromkeys(found))
+def grid(texts: Sequence[str], depth: int, points: Mapping[str, Mode]) -> list[Mode]:
+    """The modes meant by texts, in which grids may stand for stages, with no pausing first."""
+    makers: dict[str, Callable[[int], list[PauseConfig]]] = {
+        "one": one,
+        "two": two,
+        "count": count,
+    }
+    asked = {text.split()[0] for text in texts if text.strip()}
+    grids = {name: make(depth) for name, make in makers.items() if name in asked}
+    return list(
+        dict.fromkeys([UNPAUSED, *parse_modes(texts, points, {"paper": PAPER_CONFIGS, **grids})])
+    )

@@ -1,43 +1,47 @@
-"""The method on one picture: who pauses after each block, how sure the head is, the result."""
+"""The method on one image: what pauses after each block, how sure the head is, the result."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 
+from paumer.classes import paint
 from paumer.criteria import entropy
-from paumer.data.labels import paint
-from paumer.media import overlay
+from paumer.drawing import overlay
+from paumer.inference.predictor import Predictor
+from paumer.inference.result import block_colours
+from paumer.mode import Mode
 from paumer.pause_config import PauseConfig
 from paumer.pausing import Stage
-from paumer.predict import Inference, Predictor
-from paumer.segmentation import block_colours
-from paumer.study.paper_figures import Panel
 
 
-def illustrate(
-    predictor: Predictor, image: UInt8[np.ndarray, "h w 3"], how: Inference
-) -> list[Panel]:
-    """The panels of the paper's first figure: for each pause the entropy and who has paused."""
-    if not how.pause:
-        raise ValueError("nothing pauses: give a configuration such as 3:0.4,5:0.4,7:0.4")
+@dataclass(frozen=True)
+class Panel:
+    """One picture of the method's illustration."""
+
+    title: str
+    image: UInt8[np.ndarray, "h w 3"] | Float[np.ndarray, "gh gw"]
+    key: tuple[tuple[str, tuple[int, int, int]], ...] = ()
+    """What colours painted over the picture mean."""
+
+
+def illustrate(predictor: Predictor, image: UInt8[np.ndarray, "h w 3"], mode: Mode) -> list[Panel]:
+    """The panels of the paper's first figure: for each pause the entropy and what has paused."""
+    if not mode.pause:
+        raise ValueError("nothing pauses: give a mode such as 3:0.4,5:0.4,7:0.4")
     if predictor.config.window is not None:
-        raise ValueError("the illustration needs whole pictures: this model cuts them into windows")
-    (result,) = predictor.predict_batch([image], how)
+        raise ValueError("the illustration needs whole images: this model cuts them into windows")
+    (result,) = predictor.predict_batch([image], mode)
     with torch.inference_mode():
-        prediction = predictor.network(
-            predictor.network_inputs(image)[:1],
-            how.pause,
-            early_exit=how.early_exit,
-            full_size=False,
-        )
-    colours = block_colours(len(how.pause.blocks) + 1)[1:]
+        seen = predictor.network_inputs(image, mode)
+        prediction = predictor.network(seen, replace(mode, size=None), full_size=False)
+    blocks = mode.pause.blocks
+    colours = block_colours(len(blocks) + 1)[1:]
     key = tuple(
-        (f"after block {block}", colour)
-        for block, colour in zip(how.pause.blocks, colours, strict=True)
+        (f"after block {block}", colour) for block, colour in zip(blocks, colours, strict=True)
     )
-    panels = [Panel("picture", image)]
+    panels = [Panel("image", image)]
     for number, stage in enumerate(prediction.stages, 1):
         so_far = np.where(result.paused_after <= stage.block, result.paused_after, 0)
         panels += [
@@ -49,7 +53,9 @@ def illustrate(
             ),
         ]
     end = replace(result, paused_after=(result.paused_after > 0).astype(np.uint8))
-    dimmed = replace(end, pause=PauseConfig(((1, 0.5),))).tinted(0.85, ((0, 0, 0), (30, 30, 30)))
+    dimmed = replace(end, mode=Mode(pause=PauseConfig(((1, 0.5),)))).tinted(
+        0.85, ((0, 0, 0), (30, 30, 30))
+    )
     return [
         *panels,
         Panel(f"through all blocks: {(result.paused_after == 0).mean():.0%}", dimmed),

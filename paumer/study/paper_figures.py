@@ -2,15 +2,15 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int
 
+from paumer.measurement import Measurement, baseline, skyline
 from paumer.study.figures import BLUE, GREY, INK, ORANGE, new_figure, save_figure, shades
-from paumer.study.tradeoff import Measurement, baseline, skyline
+from paumer.study.illustration import Panel
 from paumer.study.uncertainty import EntropyCounts
 
 LINES = (
@@ -181,7 +181,7 @@ def draw_block_counts(
 def draw_one_pause(measurements: Sequence[Measurement], path: Path, title: str = "") -> None:
     """One pause: a line for each block over its shares, coloured from early to late."""
     figure = new_figure(6.6, 4.0)
-    single = [item for item in measurements if len(item.pause.stages) == 1]
+    single = [item for item in measurements if len(item.mode.pause.stages) == 1]
     lines = {block: sorted(own, key=_speed) for block, own in _by_first_block(single).items()}
     axes = figure.add_subplot()
     _set_title(axes, title)
@@ -194,7 +194,7 @@ def draw_two_pauses(measurements: Sequence[Measurement], path: Path, title: str 
     figure = new_figure(6.6, 4.0)
     axes = figure.add_subplot()
     _set_title(axes, title)
-    double = [item for item in measurements if len(item.pause.stages) == 2]
+    double = [item for item in measurements if len(item.mode.pause.stages) == 2]
     axes.scatter(
         [_speed(m) for m in double], [_points(m) for m in double], s=3, color="#d8d8d8", zorder=0
     )
@@ -209,8 +209,8 @@ def _set_title(axes: Any, title: str) -> None:
 
 
 def _by_first_block(measurements: Sequence[Measurement]) -> dict[int, list[Measurement]]:
-    blocks = sorted({item.pause.blocks[0] for item in measurements})
-    return {block: [m for m in measurements if m.pause.blocks[0] == block] for block in blocks}
+    blocks = sorted({item.mode.pause.blocks[0] for item in measurements})
+    return {block: [m for m in measurements if m.mode.pause.blocks[0] == block] for block in blocks}
 
 
 def _draw_blocks(
@@ -232,16 +232,6 @@ def _draw_blocks(
         loc="center left",
         bbox_to_anchor=(1.0, 0.5),
     )
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One picture of the method's illustration."""
-
-    title: str
-    image: UInt8[np.ndarray, "h w 3"] | Float[np.ndarray, "gh gw"]
-    key: tuple[tuple[str, tuple[int, int, int]], ...] = ()
-    """What colours painted over the picture mean."""
 
 
 def draw_method(panels: Sequence[Panel], path: Path, top: float = 1.0) -> None:

@@ -1,59 +1,55 @@
-"""Images per second, latency and memory of pause configurations, in one interleaved run."""
+"""Images per second, latency and memory of modes, in one interleaved run."""
 
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
+from torch.nn import functional as F
 
-from paumer.criteria import name_of, named, on_grid
-from paumer.engines import make_engine
+from paumer.inference.engines import Engine, TorchEngine
+from paumer.inference.predictor import Predictor
+from paumer.inference.tiles import scaled_size
+from paumer.measurement import Measurement, per_picture
 from paumer.memory import give_back_memory
+from paumer.mode import UNPAUSED, Mode, check_runnable
 from paumer.model.decoders import upsample
-from paumer.model.segmenter import NO_PAUSE, PausingSegmenter, pad_to_patches
-from paumer.pause_config import PauseConfig
-from paumer.predict import Inference
-from paumer.study.tradeoff import Measurement
+from paumer.model.segmenter import PausingSegmenter, pad_to_patches
 
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedSettings:
-    """How speed is measured; several engines run in turns."""
+    """How speed is measured."""
 
     rounds: int = 15
     warmup: int = 2
     threads: int | None = None
     precision: str = "fp32"
     full_size: bool = True
-    engines: tuple[str, ...] = ("torch",)
-    early_exit: bool = False
-    criterion: str = "entropy"
 
     def __post_init__(self) -> None:
         for name, least in (("rounds", 1), ("warmup", 0), ("threads", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} is {value}: give at least {least}")
-        named(self.criterion)
 
 
 @dataclass(frozen=True)
 class SpeedReport:
-    """Measured configurations, and timm's own forward plus the decoder beside them.
+    """Measured modes, and timm's own forward plus the decoder beside them.
 
     ``reference_ratio`` is the time of timm's forward over that of the unpaused segmenter, from
     the fastest rounds of the same run: 1.00 means that being able to pause costs nothing.
@@ -63,7 +59,7 @@ class SpeedReport:
     reference_ratio: float | None
     environment: dict[str, Any]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The report as JSON values."""
         return {
             "environment": self.environment,
@@ -75,83 +71,101 @@ class SpeedReport:
 def measure_speed(
     model: PausingSegmenter,
     images: Float[Tensor, "b 3 h w"],
-    pauses: Sequence[PauseConfig],
+    modes: Sequence[Mode],
     settings: SpeedSettings | None = None,
+    engines: Mapping[str, Engine] | None = None,
     progress: Progress | None = None,
+    at_size: Callable[[int], Float[Tensor, "b 3 _h _w"]] | None = None,
 ) -> SpeedReport:
-    """The speed of each configuration on one batch, next to no pausing, which always leads.
+    """The speed of each mode on one batch, next to no pausing, which always leads.
 
-    Every round runs every configuration once, so that a slow moment of the machine touches all.
+    Every round runs every mode in every engine once (default: torch alone), so that a slow moment
+    of the machine touches all. A mode of another size runs on what ``at_size`` gives for it, by
+    default the images scaled to it.
     """
     settings = settings or SpeedSettings()
-    configs = tuple(dict.fromkeys([NO_PAUSE, *pauses]))
+    modes = list(dict.fromkeys([UNPAUSED, *modes]))
     model = model.eval()
-    size = (images.shape[2], images.shape[3])
-    exits = [settings.early_exit and bool(config) for config in configs]
-    costs = [model.multiply_adds(size, c, e) for c, e in zip(configs, exits, strict=True)]
-    whole = all(side % p == 0 for side, p in zip(size, model.backbone.patch, strict=True))
-    compare = whole and not settings.full_size and "torch" in settings.engines
-    with TemporaryDirectory() as folder, setting(images.device, settings):
-        runs: dict[tuple[str, PauseConfig], Callable[[], Any]] = {}
-        for engine in settings.engines:
-            call = _caller(engine, model, images, settings, Path(folder))
-            for config, exit_ in zip(configs, exits, strict=True):
-                runs[engine, config] = partial(call, config, exit_)
+    engines = engines or {"torch": TorchEngine(model)}
+    at_size = at_size or partial(_scaled, images)
+    inputs = {}
+    for mode in modes:
+        check_runnable(mode)
+        seen = images if mode.size is None else at_size(mode.size)
+        inputs[mode] = (seen, replace(mode, size=None))
+    macs: dict[Mode, int] = {}
+    for mode, (seen, plain) in inputs.items():
+        with suppress(ValueError):  # By threshold the cost depends on the image.
+            macs[mode] = model.multiply_adds(_size(seen), plain)
+    whole = all(side % p == 0 for side, p in zip(_size(images), model.backbone.patch, strict=True))
+    compare = whole and not settings.full_size and "torch" in engines
+    with setting(images.device, settings):
+        runs: dict[tuple[str, Mode], Callable[[], Any]] = {}
+        for name, engine in engines.items():
+            run = partial(_run, model) if name == "torch" else partial(_run_engine, engine)
+            for mode in modes:
+                runs[name, mode] = partial(run, *inputs[mode], settings.full_size, _size(images))
         calls = list(runs.values())
         if compare:
             calls.append(partial(_reference, model, images))
         seconds = time_interleaved(calls, images.device, settings.rounds, settings.warmup, progress)
         memory = [peak_memory(call, images.device) for call in runs.values()]
         extra = {
-            config: pausing_seconds(model, images, config, criterion=settings.criterion)
-            for config in configs
-            if config and "torch" in settings.engines
+            mode: pausing_seconds(model, *inputs[mode])
+            for mode in modes
+            if mode.pause and "torch" in engines
         }
     fastest = dict(zip(runs, seconds.min(0).tolist(), strict=False))
-    where = environment(images, settings)
+    where = environment(images, settings, tuple(engines))
     measurements = [
         Measurement(
-            pause=config,
+            mode=mode,
             engine=engine,
-            early_exit=settings.early_exit and bool(config),
-            criterion=settings.criterion if config else "entropy",
             images_per_second=len(images) / best,
             latency_ms=1000 * float(np.median(seconds[:, number])),
             latency_ms_p95=1000 * float(np.percentile(seconds[:, number], 95)),
-            speed_up=fastest[engine, NO_PAUSE] / best,
-            mac_ratio=costs[0] / costs[number % len(configs)],
-            gmacs=costs[number % len(configs)] / 1e9,
-            pausing_share=extra.get(config, 0.0) / best if engine == "torch" else None,
+            speed_up=fastest[engine, UNPAUSED] / best,
+            mac_ratio=macs[UNPAUSED] / macs[mode] if mode in macs else None,
+            gmacs=macs[mode] / 1e9 if mode in macs else None,
+            pausing_share=extra.get(mode, 0.0) / best if engine == "torch" else None,
             peak_memory_mb=memory[number],
             where=in_words(where),
-            when=where["when"],
+            when=str(where["when"]),
         )
-        for number, ((engine, config), best) in enumerate(fastest.items())
+        for number, ((engine, mode), best) in enumerate(fastest.items())
     ]
-    ratio = seconds.min(0)[-1] / fastest["torch", NO_PAUSE] if compare else None
+    ratio = seconds.min(0)[-1] / fastest["torch", UNPAUSED] if compare else None
     return SpeedReport(tuple(measurements), ratio, where)
 
 
-def _caller(
-    engine: str,
-    model: PausingSegmenter,
-    images: Float[Tensor, "b 3 h w"],
-    settings: SpeedSettings,
-    folder: Path,
-) -> Callable[[PauseConfig, bool], Any]:
-    """A function that runs one batch in an engine at a configuration, with early exit or not."""
-    who = named(settings.criterion)
-    if engine == "torch":
-        return lambda config, exits: model(
-            images, config, who, early_exit=exits, full_size=settings.full_size
-        )
-    runner = make_engine(engine, model, settings.threads, folder)
+def _scaled(images: Float[Tensor, "b 3 h w"], side: int) -> Float[Tensor, "b 3 _h _w"]:
+    """The images with their shorter side of that length."""
+    size = scaled_size(_size(images), side)
+    if size == _size(images):
+        return images
+    return F.interpolate(images, size, mode="bilinear", antialias=True)
 
-    def call(config: PauseConfig, exits: bool) -> Tensor:
-        ((_, logits, _),) = runner.answers(images, [(config, exits)], who)
-        return upsample(logits, tuple(images.shape[2:])) if settings.full_size else logits
 
-    return call
+def _size(images: Tensor) -> tuple[int, int]:
+    return images.shape[2], images.shape[3]
+
+
+def _run(
+    model: PausingSegmenter, images: Tensor, mode: Mode, full_size: bool, size: tuple[int, int]
+) -> Tensor:
+    """One batch in torch; with ``full_size`` its logits are enlarged to ``size``."""
+    if full_size and size != _size(images):
+        return upsample(model(images, mode, full_size=False).logits, size)
+    logits: Tensor = model(images, mode, full_size=full_size).logits
+    return logits
+
+
+def _run_engine(
+    engine: Engine, images: Tensor, mode: Mode, full_size: bool, size: tuple[int, int]
+) -> Tensor:
+    """One batch in an engine."""
+    ((_, logits, _),) = engine.answers(images, [mode], {})
+    return upsample(logits, size) if full_size else logits
 
 
 def _reference(model: PausingSegmenter, images: Float[Tensor, "b 3 h w"]) -> Tensor:
@@ -161,58 +175,29 @@ def _reference(model: PausingSegmenter, images: Float[Tensor, "b 3 h w"]) -> Ten
     return logits
 
 
-def measure_pictures(
-    model: PausingSegmenter,
-    pictures: Sequence[Float[Tensor, "windows 3 h w"]],
-    ways: Sequence[Inference],
-    settings: SpeedSettings,
+def time_modes(
+    predictor: Predictor,
+    image: UInt8[np.ndarray, "h w 3"],
+    modes: Sequence[Mode],
+    settings: SpeedSettings | None = None,
+    batch: int = 1,
     progress: Progress | None = None,
 ) -> list[Measurement]:
-    """The speed of some ways (who pauses and exits early, and by what), averaged over pictures.
+    """The speed of modes in one interleaved run, of whole images like this one."""
 
-    Pictures run one by one, window by window; the first way is what speed-ups are taken to.
-    """
+    def seen(side: int | None) -> Float[Tensor, "b 3 _h _w"]:
+        return predictor.network_inputs(image, Mode(size=side))[:1].repeat(batch, 1, 1, 1)
 
-    def run(way: Inference) -> None:
-        for windows in pictures:
-            for window in windows:
-                model(
-                    window[None],
-                    way.pause,
-                    way.criterion,
-                    way.early_exit,
-                    full_size=settings.full_size,
-                )
-
-    device, model = pictures[0].device, model.eval()
-    with setting(device, settings):
-        seconds = time_interleaved(
-            [partial(run, way) for way in ways],
-            device,
-            settings.rounds,
-            settings.warmup,
-            progress,
-        ) / len(pictures)
-    best = seconds.min(0)
-    where = environment(pictures[0][:1], settings)
-    return [
-        Measurement(
-            pause=way.pause,
-            early_exit=way.early_exit,
-            criterion=name_of(way.criterion) or "another",
-            images_per_second=float(1 / best[number]),
-            latency_ms=float(1000 * np.median(seconds[:, number])),
-            latency_ms_p95=float(1000 * np.percentile(seconds[:, number], 95)),
-            speed_up=float(best[0] / best[number]),
-            where=f"{in_words(where)}, mean of {len(pictures)}",
-            when=where["when"],
-        )
-        for number, way in enumerate(ways)
-    ]
+    report = measure_speed(
+        predictor.network, seen(None), modes, settings, progress=progress, at_size=seen
+    )
+    size = (image.shape[0], image.shape[1])
+    whole = predictor.windows(size)
+    return [per_picture(m, predictor.windows(size, m.mode), whole) for m in report.measurements]
 
 
 def time_interleaved(
-    runs: Sequence[Callable[[], Any]],
+    runs: Sequence[Callable[[], object]],
     device: torch.device,
     rounds: int,
     warmup: int,
@@ -263,34 +248,26 @@ def best_batch(
 
 
 def pausing_seconds(
-    model: PausingSegmenter,
-    images: Float[Tensor, "b 3 h w"],
-    config: PauseConfig,
-    repeats: int = 6,
-    criterion: str = "entropy",
+    model: PausingSegmenter, images: Float[Tensor, "b 3 h w"], mode: Mode, repeats: int = 6
 ) -> float:
     """Seconds spent on pausing itself: scoring, choosing, gathering and assembling."""
     fastest = float("inf")
     images = pad_to_patches(images, model.backbone.patch)
-    judge = on_grid(named(criterion), model.grid(images))
+    branch = model.plan([mode], model.grid(images), {})
     for _ in range(repeats):
-        walk, done, spent = model.start(images), 0, 0.0
-        for block, amount in config.stages:
-            walk = model.advance(walk, done, block)
+        spent, begin = 0.0, time.perf_counter()
+        for step in model.steps(images, branch):
             _synchronise(images.device)
+            spent += step.paused * (time.perf_counter() - begin)
             begin = time.perf_counter()
-            (walk,) = model.pause(walk, block, amount, judge)
-            _synchronise(images.device)
-            spent += time.perf_counter() - begin
-            done = block
-        begin = time.perf_counter()
-        model.assemble(walk)
+        for walk in step.walks:
+            model.assemble(walk)
         _synchronise(images.device)
         fastest = min(fastest, spent + time.perf_counter() - begin)
     return fastest
 
 
-def peak_memory(call: Callable[[], Any], device: torch.device) -> float | None:
+def peak_memory(call: Callable[[], object], device: torch.device) -> float | None:
     """Megabytes that one call needs at its peak beyond what was there before it.
 
     On the CPU this is resident memory and known on Linux only.
@@ -311,7 +288,11 @@ def peak_memory(call: Callable[[], Any], device: torch.device) -> float | None:
         return None
 
 
-def environment(images: Float[Tensor, "b 3 h w"], settings: SpeedSettings) -> dict[str, Any]:
+def environment(
+    images: Float[Tensor, "b 3 h w"],
+    settings: SpeedSettings,
+    engines: Sequence[str] = ("torch",),
+) -> dict[str, object]:
     """Where, when and how something was measured."""
     return {
         **machine(images.device),
@@ -320,22 +301,23 @@ def environment(images: Float[Tensor, "b 3 h w"], settings: SpeedSettings) -> di
         "batch": len(images),
         "precision": settings.precision,
         "full_size": settings.full_size,
-        "engines": list(settings.engines),
+        "engines": list(engines),
         "rounds": settings.rounds,
     }
 
 
-def in_words(where: dict[str, Any]) -> str:
+def in_words(where: Mapping[str, object]) -> str:
     """An environment in one line."""
-    height, width = where["size"]
+    size: Any = where["size"]
+    threads = f"{where['threads']} thread{'s' * (where['threads'] != 1)}"
     return (
-        f"{where['device']}, {where['threads']} thread{'s' * (where['threads'] != 1)}, "
-        f"{where['precision']}, {width}x{height}, batch {where['batch']}, "
+        f"{where['device']}, {threads}, "
+        f"{where['precision']}, {size[1]}x{size[0]}, batch {where['batch']}, "
         f"{'with' if where['full_size'] else 'without'} the final upsampling"
     )
 
 
-def machine(device: torch.device | None = None) -> dict[str, Any]:
+def machine(device: torch.device | None = None) -> dict[str, object]:
     """The hardware and versions at hand, and the time."""
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return {

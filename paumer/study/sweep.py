@@ -11,35 +11,34 @@ import time
 import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from paumer.criteria import CRITERIA, name_of
-from paumer.data.datasets import Dataset
+from paumer.data.samples import Dataset
 from paumer.disk import replace_file
-from paumer.model.weights import fingerprint
+from paumer.inference.predictor import Predictor
+from paumer.inference.tiles import Inference
+from paumer.measurement import Measurement
+from paumer.mode import Mode
+from paumer.model.directory import fingerprint
 from paumer.pause_config import PauseConfig
-from paumer.predict import Inference, Predictor
 from paumer.study.accuracy import (
     Progress,
     Tally,
     batches,
-    check_classes,
-    check_criterion,
+    check_study,
     count_batch,
     known_value,
     read_ahead,
 )
-from paumer.study.cost import CostTable
-from paumer.study.tradeoff import Budget, Measurement, choose
+from paumer.study.tradeoff import Budget, choose
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Ways of inference over a data set, and the folder that keeps what was counted.
+    """Modes over a data set, and the folder that keeps what was counted.
 
     The counts of each batch are one file, which appears whole or not at all. So a sweep can be
     killed anywhere and goes on, and any number of processes can share the folder.
@@ -47,25 +46,23 @@ class Sweep:
 
     predictor: Predictor
     dataset: Dataset
-    ways: Sequence[Inference]
+    modes: Sequence[Mode]
     directory: Path
-    criterion: str | None = None
-    """Who pauses in all ways, by name; without it each way says so itself."""
+    inference: Inference = field(default_factory=Inference)
     indices: Sequence[int] | None = None
 
     def run(
         self, shard: tuple[int, int] = (0, 1), progress: Progress | None = None
     ) -> list[Tally] | None:
-        """Count what is missing; what each way gets right.
+        """Count what is missing; what each mode gets right.
 
         ``shard`` is this process's number and how many there are: each counts its own batches.
         The first one waits for the others and gives the result, the others give None.
         """
-        check_classes(self.predictor, self.dataset)
-        if self.criterion is not None:
-            check_criterion(self.criterion, self.predictor, self.ways[0])
+        task = (self.predictor, self.dataset)
+        check_study(*task, self.modes, self.inference)
         self._claim()
-        groups = batches(self.predictor, self.dataset, self.ways[0], self._places, self.criterion)
+        groups = batches(*task, self.modes, self.inference, self._places)
         rank, world = shard
         mine = range(rank, len(groups), world)
         missing = [number for number in mine if not self._file(number).exists()]
@@ -76,9 +73,7 @@ class Sweep:
                 progress(done, total)
             done += 1
             if not self._file(number).exists():  # Another process may have been here.
-                tallies = count_batch(
-                    self.predictor, self.dataset, groups[number], samples, self.ways, self.criterion
-                )
+                tallies = count_batch(*task, groups[number], samples, self.modes, self.inference)
                 self._save(number, np.stack([tally.pictures for tally in tallies]))
         if progress:
             progress(done, total)
@@ -101,26 +96,21 @@ class Sweep:
             replace_file(path, task.encode())
         elif path.read_text("utf-8") != task:
             raise ValueError(
-                f'"{self.directory}" belongs to another sweep (other weights, data, criterion or '
-                f"configurations): name another directory"
+                f'"{self.directory}" belongs to another sweep (other weights, data or modes): '
+                f"name another directory"
             )
 
     def fingerprint(self) -> str:
         """A text that changes with whatever changes the counts, so that old ones never mix in."""
-        who = [name_of(way.criterion) or str(way.criterion) for way in self.ways]
-        said = [
+        parts = [
             fingerprint(self.predictor.network.state_dict()),
             json.dumps(self.predictor.config.to_json(), sort_keys=True),
             f"{self.dataset.name} {self.dataset.split} {len(self.dataset)}",
             *(self._identity(place) for place in self._places),
-            self.criterion or ",".join(dict.fromkeys(who)),
-            *(
-                f"{way.pause} {way.early_exit} {way.window} {way.stride} {way.short_side} "
-                f"{way.batch} {way.scales} {way.flip} {way.protect}"
-                for way in self.ways
-            ),
+            repr(self.inference),
+            *map(str, self.modes),
         ]
-        return hashlib.blake2b("\n".join(said).encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     @property
     def _places(self) -> Sequence[int]:
@@ -149,12 +139,12 @@ class Sweep:
         return counts
 
 
-def save_tallies(path: Path, ways: Sequence[Inference], tallies: Sequence[Tally]) -> None:
+def save_tallies(path: Path, modes: Sequence[Mode], tallies: Sequence[Tally]) -> None:
     """Keep what was counted picture by picture: enough for any figure, interval or comparison."""
     content = io.BytesIO()
     np.savez_compressed(
         content,
-        pauses=np.array([str(way.pause) for way in ways]),
+        modes=np.array([str(mode) for mode in modes]),
         places=tallies[0].places.astype(np.int32),
         counts=np.stack([tally.pictures for tally in tallies]).astype(np.int32),
     )
@@ -162,74 +152,67 @@ def save_tallies(path: Path, ways: Sequence[Inference], tallies: Sequence[Tally]
 
 
 def load_tallies(path: Path) -> dict[str, Tally]:
-    """What ``save_tallies`` kept, by configuration."""
+    """What ``save_tallies`` kept, by the mode's text (in files of 0.1 its stages alone)."""
     try:
         with np.load(path, allow_pickle=False) as file:
             places, counts = file["places"].astype(np.int64), file["counts"].astype(np.int64)
-            pauses = file["pauses"].tolist()
+            modes = file["modes" if "modes" in file else "pauses"].tolist()
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f'cannot read "{path}": {error}') from error
-    return {pause: Tally(places, own) for pause, own in zip(pauses, counts, strict=True)}
+    return {mode: Tally(places, own) for mode, own in zip(modes, counts, strict=True)}
 
 
 def describe(
     predictor: Predictor,
-    ways: Sequence[Inference],
+    modes: Sequence[Mode],
     tallies: Sequence[Tally],
     size: tuple[int, int],
-    criterion: str | None = None,
-    table: CostTable | None = None,
     data: str | None = None,
+    inference: Inference | None = None,
 ) -> list[Measurement]:
-    """What was counted as measurements, with multiply-adds at a network input of ``size``.
-
-    With a cost table also the predicted speed.
-    """
-    network = predictor.network
-    whole = network.multiply_adds(size)
+    """What was counted as measurements, with MACs for images of ``size`` (height, width)."""
+    whole = predictor.multiply_adds(size, inference=inference)
     found = []
-    for way, tally in zip(ways, tallies, strict=True):
+    for mode, tally in zip(modes, tallies, strict=True):
         low, high = tally.interval()
-        who = criterion or name_of(way.criterion) or "another"
-        known: dict[str, Any] = {
-            "criterion": "entropy" if who in CRITERIA and not way.pause else who,
-            "data": data,
-            "miou": known_value(tally.miou),
-            "miou_low": known_value(low),
-            "miou_high": known_value(high),
-            "pixel_accuracy": tally.pixel_accuracy,
-            "mean_accuracy": known_value(tally.mean_accuracy),
-            "pictures": len(tally.pictures),
-        }
-        early_exit = way.early_exit and bool(way.pause)
-        with suppress(ValueError):  # By threshold the cost depends on the picture.
-            macs = network.multiply_adds(size, way.pause, early_exit)
-            known |= {"gmacs": macs / 1e9, "mac_ratio": whole / macs}
-            if table:
-                found.append(table.predict(way.pause, early_exit, **known))
-                continue
-        found.append(Measurement(pause=way.pause, early_exit=early_exit, **known))
+        item = Measurement(
+            mode=mode,
+            data=data,
+            miou=known_value(tally.miou),
+            miou_low=known_value(low),
+            miou_high=known_value(high),
+            pixel_accuracy=tally.pixel_accuracy,
+            mean_accuracy=known_value(tally.mean_accuracy),
+            pictures=len(tally.pictures),
+        )
+        with suppress(ValueError):  # By threshold the cost depends on the image.
+            macs = predictor.multiply_adds(size, mode, inference)
+            item = replace(item, gmacs=macs / 1e9, mac_ratio=whole / macs)
+        found.append(item)
     return found
 
 
 def search(
-    measure: Callable[[Sequence[PauseConfig]], Sequence[Measurement]],
+    measure: Callable[[Sequence[Mode]], Sequence[Measurement]],
+    mode: Callable[[PauseConfig], Mode],
     budget: Budget,
     depth: int,
     shares: Sequence[float],
+    start: Sequence[Measurement],
     most: int = 4,
 ) -> list[Measurement]:
     """The paper's second procedure (section 4): one block after the other.
 
     All single pauses are measured and the best for the budget is kept; then a second pause at a
-    later block is added to it in all ways, and so on, until another one no longer helps. All that
-    was measured.
+    later block is added to it in all ways, and so on, until another one no longer helps. ``mode``
+    makes a mode of stages, ``start`` was measured without pausing. All that was measured.
     """
-    best, *_ = measured = list(measure([PauseConfig()]))
+    measured, best = list(start), start[-1]
     for _ in range(most):
-        last = best.pause.blocks[-1] if best.pause else 0
+        pause = best.mode.pause
+        last = pause.blocks[-1] if pause else 0
         candidates = [
-            PauseConfig((*best.pause.stages, (block, share)))
+            mode(PauseConfig((*pause.stages, (block, share))))
             for block in range(last + 1, depth)
             for share in shares
         ]
@@ -237,7 +220,7 @@ def search(
             break
         measured += measure(candidates)
         better, _ = choose(measured, budget)
-        if better.pause == best.pause or len(better.pause.stages) < len(best.pause.stages):
+        if better.mode == best.mode or len(better.mode.pause.stages) < len(pause.stages):
             break
         best = better
     return measured

@@ -1,85 +1,10 @@
-"""What was measured of pause configurations, and what follows: skyline, spline table, choice."""
+"""What follows from measurements: the best within a budget, the mean of runs, the spline table."""
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Self
 
-from paumer.pause_config import PauseConfig
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measurement:
-    """One pause configuration, measured: whatever is known of it, the rest is None.
-
-    ``images_per_second`` and ``speed_up`` come from the fastest round, because noise only ever
-    adds time; ``latency_ms`` is the median and ``latency_ms_p95`` the 95th percentile of a batch.
-    ``mac_ratio`` is the speed-up that the multiply-adds alone promise. ``predicted`` says that the
-    speed was computed from a cost table, not timed. ``data`` names the data set and split of the
-    mIoU and its ``pictures``; ``where`` and ``when`` say on what the speed was measured, and
-    ``engine`` what ran the network.
-    """
-
-    pause: PauseConfig
-    engine: str = "torch"
-    criterion: str = "entropy"
-    early_exit: bool = False
-    predicted: bool = False
-    images_per_second: float | None = None
-    latency_ms: float | None = None
-    latency_ms_p95: float | None = None
-    speed_up: float | None = None
-    mac_ratio: float | None = None
-    gmacs: float | None = None
-    pausing_share: float | None = None
-    peak_memory_mb: float | None = None
-    miou: float | None = None
-    miou_low: float | None = None
-    miou_high: float | None = None
-    pixel_accuracy: float | None = None
-    mean_accuracy: float | None = None
-    pictures: int | None = None
-    data: str | None = None
-    where: str | None = None
-    when: str | None = None
-
-    @property
-    def how(self) -> str:
-        """The configuration in words, with what is not the paper's way."""
-        who = "" if self.criterion == "entropy" else f", {self.criterion}"
-        return f"{self.pause}{', early exit' * self.early_exit}{who}"
-
-    def to_json(self) -> dict[str, Any]:
-        """The measurement as one flat JSON object, without what is not known."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        known = {name: value for name, value in values.items() if value is not None}
-        return {**known, "pause": str(self.pause)}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """The measurement written by ``to_json``."""
-        return cls(**{**values, "pause": PauseConfig.parse(values["pause"])})
-
-
-def join(accuracy: Measurement, speed: Measurement) -> Measurement:
-    """One measurement of the accuracy of the first and the speed of the second."""
-    if accuracy.pause != speed.pause:
-        raise ValueError(f'"{accuracy.pause}" and "{speed.pause}" are not the same configuration')
-    names = {item.name for item in fields(Measurement)} - set(_ACCURACY) - {"criterion", "pause"}
-    known = {name: getattr(speed, name) for name in names}
-    return replace(accuracy, **{name: value for name, value in known.items() if value is not None})
-
-
-_ACCURACY = ("miou", "miou_low", "miou_high", "pixel_accuracy", "mean_accuracy", "pictures", "data")
-
-
-def per_picture(item: Measurement, windows: int) -> Measurement:
-    """The speed for pictures of so many windows each, when that of single windows was measured."""
-    times = {"images_per_second": 1 / windows, "latency_ms": windows, "latency_ms_p95": windows}
-    known = {name: getattr(item, name) for name in times}
-    return replace(item, **{n: v * times[n] for n, v in known.items() if v is not None})
+from paumer.measurement import Measurement, baseline, miou_of, speed_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,24 +38,10 @@ class Budget:
     def meets(self, item: Measurement, base: Measurement) -> bool:
         """Whether a configuration keeps within the budget."""
         if self.max_drop is not None:
-            return _miou(base) - _miou(item) <= self.max_drop / 100
+            return miou_of(base) - miou_of(item) <= self.max_drop / 100
         if self.latency_ms is not None:
             return item.latency_ms is not None and item.latency_ms <= self.latency_ms
         return item.speed_up is not None and item.speed_up >= (self.speed_up or 0)
-
-
-def read_measurements(path: Path) -> list[Measurement]:
-    """What a sweep wrote: its folder or a .jsonl file."""
-    file = path / "sweep.jsonl" if path.is_dir() else path
-    if not file.is_file():
-        raise FileNotFoundError(f'no measurements at "{file}": run paumer sweep first')
-    found = []
-    for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
-        try:
-            found.append(Measurement.from_json(json.loads(line)))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f'cannot read line {number} of "{file}": {error}') from error
-    return found
 
 
 def average(runs: Sequence[Sequence[Measurement]]) -> list[Measurement]:
@@ -141,24 +52,15 @@ def average(runs: Sequence[Sequence[Measurement]]) -> list[Measurement]:
     """
     if len(runs) == 1:
         return list(runs[0])
-    others = [{(m.pause, m.early_exit): _miou(m) for m in run} for run in runs]
+    others = [{m.mode: miou_of(m) for m in run} for run in runs]
     found = []
     for item in runs[0]:
-        values = [other.get((item.pause, item.early_exit)) for other in others]
+        values = [other.get(item.mode) for other in others]
         known = [value for value in values if value is not None]
         if len(known) == len(runs):
             mean = sum(known) / len(known)
             found.append(replace(item, miou=mean, miou_low=min(known), miou_high=max(known)))
     return found
-
-
-def skyline(measurements: Sequence[Measurement]) -> list[Measurement]:
-    """Those that no other one beats in both speed and mIoU, from slow to fast."""
-    best: list[Measurement] = []
-    for item in sorted(measurements, key=lambda m: (-_speed(m), -_miou(m))):
-        if not best or _miou(item) > _miou(best[-1]):
-            best.append(item)
-    return best[::-1]
 
 
 def choose(measurements: Sequence[Measurement], budget: Budget) -> tuple[Measurement, bool]:
@@ -170,19 +72,11 @@ def choose(measurements: Sequence[Measurement], budget: Budget) -> tuple[Measure
     within = [item for item in measurements if budget.meets(item, base)]
     if budget.max_drop is not None:
         if within:
-            return max(within, key=_speed), True
-        return max(measurements, key=_miou), False
+            return max(within, key=speed_of), True
+        return max(measurements, key=miou_of), False
     if within:
-        return max(within, key=lambda m: (_miou(m), _speed(m))), True
-    return max(measurements, key=_speed), False
-
-
-def baseline(measurements: Sequence[Measurement]) -> Measurement:
-    """The measurement without pausing, which every comparison needs."""
-    for item in measurements:
-        if not item.pause:
-            return item
-    raise ValueError('the measurements lack the unpaused model: measure "none" too')
+        return max(within, key=lambda m: (miou_of(m), speed_of(m))), True
+    return max(measurements, key=speed_of), False
 
 
 def spline(points: Sequence[tuple[float, float]], at: float) -> float | None:
@@ -222,24 +116,12 @@ def spline_table(
     ``base`` is the Segmenter that differences are taken to (default: the unpaused measurement).
     """
     base = base or baseline(measurements)
-    unpaused = _speed(baseline(measurements))
-    points = [(_speed(item), _miou(item)) for item in measurements]
+    unpaused = speed_of(baseline(measurements))
+    points = [(speed_of(item), miou_of(item)) for item in measurements]
     table = []
     for number in range(columns):
         factor = least + (most - least) * number / max(1, columns - 1)
         value = spline(points, factor * unpaused)
-        difference = None if value is None else value - _miou(base)
+        difference = None if value is None else value - miou_of(base)
         table.append(SplineColumn(factor * unpaused, factor, value, difference))
     return table
-
-
-def _speed(item: Measurement) -> float:
-    if item.images_per_second is None:
-        raise ValueError(f'"{item.pause}" has no speed: time it first')
-    return item.images_per_second
-
-
-def _miou(item: Measurement) -> float:
-    if item.miou is None:
-        raise ValueError(f'"{item.pause}" has no mIoU: evaluate it first')
-    return item.miou

@@ -1,4 +1,4 @@
-"""A budget in, a pause configuration out: the paper's two procedures (section 4)."""
+"""A budget in, a mode out: the paper's two procedures (section 4)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,26 +6,18 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
-from torch import Tensor
 
-from paumer.criteria import named
-from paumer.data.datasets import Dataset
+from paumer.data.samples import Dataset
+from paumer.inference.predictor import Predictor
+from paumer.inference.tiles import Inference
+from paumer.measurement import Measurement, baseline, join, skyline
+from paumer.mode import UNPAUSED, Mode
 from paumer.pause_config import PAPER_CONFIGS, PauseConfig
-from paumer.predict import Inference, Predictor
-from paumer.study.cost import CostTable, cached_cost
-from paumer.study.grids import NO_PAUSE, one, spaced, two
-from paumer.study.speed import SpeedSettings, measure_speed
+from paumer.study.cost import CostTable, cost_tables
+from paumer.study.grids import one, spaced, two
+from paumer.study.speed import SpeedSettings, time_modes
 from paumer.study.sweep import Sweep, describe, search
-from paumer.study.tradeoff import (
-    Budget,
-    Measurement,
-    baseline,
-    choose,
-    join,
-    per_picture,
-    skyline,
-)
+from paumer.study.tradeoff import Budget, choose
 
 NAMED: Mapping[str, Budget] = {
     "accurate": Budget(max_drop=0.3),
@@ -41,27 +33,43 @@ Say = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class TuneSettings:
-    """How a configuration is searched for.
+    """How a mode is searched for.
 
-    ``procedure`` is the paper's first (``filter``: time many, evaluate those that are fast enough)
-    or second (``layers``: one block after the other, until another pause no longer helps); None
-    takes the first for a budget of time and the second for one of accuracy. ``most`` is how many
-    the first one evaluates, ``finalists`` how many are timed for real at the end.
+    ``words`` are what all modes of the search have beside their stages, such as ``exit
+    by=neighbours``. ``procedure`` is the paper's first (``filter``: time many, evaluate those that
+    are fast enough) or second (``layers``: one block after the other, until another pause no longer
+    helps); None takes the first for a budget of time and the second for one of accuracy. ``most``
+    is how many the first one evaluates, ``finalists`` how many are timed for real at the end, in
+    batches of ``timed_batch``.
     """
 
     procedure: Literal["filter", "layers"] | None = None
-    early_exit: bool = False
-    criterion: str = "entropy"
+    words: str = ""
     most: int = 60
     finalists: int = 6
     batch: int = 8
+    timed_batch: int = 1
     speed: SpeedSettings = field(default_factory=SpeedSettings)
 
     def __post_init__(self) -> None:
-        for name in ("most", "finalists", "batch"):
+        for name in ("most", "finalists", "batch", "timed_batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: give at least 1")
-        named(self.criterion)
+        self.mode(PAPER_CONFIGS[0])
+
+    def mode(self, pause: PauseConfig) -> Mode:
+        """The mode of the search that pauses like this."""
+        return Mode.parse(f"{pause} {self.words}")
+
+    @property
+    def early_exit(self) -> bool:
+        """Whether paused patches exit early in the search."""
+        return self.mode(PAPER_CONFIGS[0]).early_exit
+
+    @property
+    def size(self) -> int | None:
+        """The size of all images in the search."""
+        return self.mode(PAPER_CONFIGS[0]).size
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Counts what configurations get right and predicts their speed.
+    """Counts what modes get right and predicts their speed.
 
     What was counted is kept in ``directory`` and not counted again.
     """
@@ -87,24 +95,27 @@ class Evaluation:
     predictor: Predictor
     dataset: Dataset
     directory: Path
-    table: CostTable
-    settings: TuneSettings
+    tables: Mapping[int | None, CostTable]
+    batch: int = 8
     indices: Sequence[int] | None = None
     say: Say = lambda *_: None
 
-    def __call__(self, pauses: Sequence[PauseConfig]) -> list[Measurement]:
-        """The measurement of each configuration; by threshold its speed is not known."""
-        exits, batch, who = self.settings.early_exit, self.settings.batch, self.settings.criterion
-        ways = [Inference(pause=p, early_exit=exits and bool(p), batch=batch) for p in pauses]
-        sweep = Sweep(self.predictor, self.dataset, ways, self.directory, who, self.indices)
+    def __call__(self, modes: Sequence[Mode]) -> list[Measurement]:
+        """The measurement of each mode."""
+        how = Inference(batch=self.batch)
+        sweep = Sweep(self.predictor, self.dataset, modes, self.directory, how, self.indices)
         # Each sweep has a folder of its own name: other weights or data never meet old counts.
         sweep = replace(sweep, directory=self.directory / sweep.fingerprint()[:12])
-        tallies = sweep.run(progress=lambda *done: self.say(f"evaluating {len(ways)}", *done))
+        tallies = sweep.run(progress=lambda *done: self.say(f"evaluating {len(modes)}", *done))
         assert tallies is not None
-        height, width = self.table.environment["size"]
-        data = f"{self.dataset.name} {self.dataset.split}"
-        size = (height, width)
-        return describe(self.predictor, ways, tallies, size, who, self.table, data)
+        size, data = self.dataset[0].labels.shape, f"{self.dataset.name} {self.dataset.split}"
+        found = describe(self.predictor, modes, tallies, (size[0], size[1]), data)
+        return [join(item, predict_speed(self.tables, item.mode)) for item in found]
+
+
+def predict_speed(tables: Mapping[int | None, CostTable], mode: Mode) -> Measurement:
+    """The predicted speed of a mode, whose speed-up is over no pausing at the usual size."""
+    return tables[mode.size].predict(mode, tables[None])
 
 
 def tune(
@@ -112,46 +123,53 @@ def tune(
     dataset: Dataset,
     budget: Budget,
     directory: Path,
-    images: Float[Tensor, "b 3 h w"] | None = None,
     settings: TuneSettings | None = None,
     indices: Sequence[int] | None = None,
     say: Say = lambda *_: None,
 ) -> Tuned:
-    """The best configuration for a budget, on this machine and data.
+    """The best mode for a budget, on this machine and data.
 
-    ``images`` is one batch as the network sees it: what is timed (default: the first picture).
-    What was counted is kept in ``directory`` and not counted again.
+    Images like the first one are timed. What was counted is kept in ``directory`` and not counted
+    again.
     """
     settings = settings or TuneSettings()
-    predictor.network.check(PauseConfig(), settings.early_exit)
-    if images is None:
-        images = predictor.network_inputs(dataset[0].image)[:1]
-    windows = predictor.windows(dataset[0].labels.shape, Inference())
-    table = cached_cost(
-        predictor.network, images, settings.speed, progress=lambda *done: say("timing parts", *done)
-    )
-    table = replace(table, windows=windows)
-    evaluate = Evaluation(predictor, dataset, directory, table, settings, indices, say)
+    depth = predictor.network.backbone.depth
     # After the last block a pause means something only with early exit.
-    depth = predictor.network.pausing_depth + settings.early_exit
-    found = evaluate([NO_PAUSE, *paper_configs(depth)])
+    last = depth + settings.early_exit
+    modes = [settings.mode(pause) for pause in paper_configs(last)]
+    for mode in modes:
+        predictor.mode(mode)
+    image = dataset[0].image
+    tables = cost_tables(
+        predictor,
+        image,
+        [settings.size],
+        settings.speed,
+        settings.timed_batch,
+        lambda *done: say("timing parts", *done),
+    )
+    evaluate = Evaluation(predictor, dataset, directory, tables, settings.batch, indices, say)
+    start = list(dict.fromkeys([UNPAUSED, settings.mode(PauseConfig())]))
+    found = evaluate([*start, *modes])
     procedure = settings.procedure or ("layers" if budget.max_drop is not None else "filter")
     if procedure == "layers":
         # Nearly all can exit once the auxiliary head is as good as the whole network.
         shares = [*spaced(9), 0.95] if settings.early_exit else spaced(9)
         for asked in dict.fromkeys([budget, *NAMED.values()]):
-            found += search(evaluate, asked, depth, shares)
+            found += search(evaluate, settings.mode, asked, last, shares, found[: len(start)])
     else:
-        found += evaluate(fast_enough(table, budget, depth, settings))
-    found = list({item.pause: item for item in found}.values())
-    speeds = measure_speed(
-        predictor.network,
-        images,
-        [item.pause for item in finalists(found, budget, settings.finalists)],
-        replace(settings.speed, early_exit=settings.early_exit, criterion=settings.criterion),
+        found += evaluate(fast_enough(tables, budget, last, settings))
+    found = list({item.mode: item for item in found}.values())
+    best = [item.mode for item in finalists(found, budget, settings.finalists)]
+    speeds = time_modes(
+        predictor,
+        image,
+        best,
+        settings.speed,
+        settings.timed_batch,
         lambda *done: say("timing finalists", *done),
     )
-    return decide(found, [per_picture(item, windows) for item in speeds.measurements], budget)
+    return decide(found, speeds, budget)
 
 
 def paper_configs(depth: int) -> list[PauseConfig]:
@@ -160,26 +178,30 @@ def paper_configs(depth: int) -> list[PauseConfig]:
 
 
 def fast_enough(
-    table: CostTable, budget: Budget, depth: int, settings: TuneSettings, margin: float = 1.15
-) -> list[PauseConfig]:
+    tables: Mapping[int | None, CostTable],
+    budget: Budget,
+    depth: int,
+    settings: TuneSettings,
+    margin: float = 1.15,
+) -> list[Mode]:
     """Of all single pauses and pairs, some that meet a budget of time, spread over those near it.
 
     The slowest pause least, so they lose least; but predictions are not exact, so some are up to
     ``margin`` times as fast as need be. A budget of accuracy filters nothing.
     """
     grid = [*paper_configs(depth), *one(depth), *two(depth, 1, depth - 1)]
-    items = [table.predict(pause, settings.early_exit) for pause in dict.fromkeys(grid)]
+    items = [predict_speed(tables, settings.mode(pause)) for pause in dict.fromkeys(grid)]
     items.sort(key=lambda item: item.images_per_second or 0.0)
-    base = table.predict(NO_PAUSE)
+    base = predict_speed(tables, UNPAUSED)
     within = [item for item in items if budget.max_drop or budget.meets(item, base)]
     if not within:  # Nothing is fast enough: the fastest show how near it gets.
-        return [item.pause for item in items[-settings.most :]]
+        return [item.mode for item in items[-settings.most :]]
     if budget.max_drop is None:
         enough = margin * (within[0].images_per_second or 0.0)
         within = [item for item in within if (item.images_per_second or 0.0) <= enough]
     count = min(settings.most, len(within))
     chosen = np.linspace(0, len(within) - 1, count).round().astype(int).tolist()
-    return [within[number].pause for number in chosen]
+    return [within[number].mode for number in chosen]
 
 
 def finalists(
@@ -192,11 +214,11 @@ def finalists(
         for _ in range(count):
             best, met = choose([found[0], *rest], asked)
             chosen.append(best)
-            rest = [item for item in rest if item.pause != best.pause]
+            rest = [item for item in rest if item.mode != best.mode]
             if not met or not rest:
                 break
     chosen += skyline(found)[-1:]
-    return list({item.pause: item for item in chosen}.values())
+    return list({item.mode: item for item in chosen}.values())
 
 
 def tighter(budget: Budget, slack: float) -> Budget:
@@ -210,8 +232,8 @@ def tighter(budget: Budget, slack: float) -> Budget:
 
 def decide(evaluated: Sequence[Measurement], timed: Sequence[Measurement], budget: Budget) -> Tuned:
     """The choice among finalists by their real times."""
-    known = {item.pause: item for item in evaluated}
-    both = [join(known[item.pause], item) for item in timed]
+    known = {item.mode: item for item in evaluated}
+    both = [join(known[item.mode], item) for item in timed]
     choice, met = choose(both, budget)
     points = {"unpaused": baseline(both)}
     points |= {name: choose(both, named)[0] for name, named in NAMED.items()}

@@ -15,13 +15,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from paumer.criteria import entropy, patch_labels
-from paumer.data.datasets import Dataset, Sample
-from paumer.data.transforms import normalise
+from paumer.data.samples import Dataset, Sample
+from paumer.inference.predictor import Predictor
+from paumer.inference.tiles import blending, full_labels
 from paumer.model.decoders import to_grid
 from paumer.model.segmenter import PausingSegmenter, pad_to_patches
-from paumer.predict import Predictor
 from paumer.study.accuracy import Confusion, Progress, check_classes, read_ahead
-from paumer.windows import blending, full_labels
 
 BINS = 60
 HEADS_FILE = "heads.safetensors"
@@ -49,7 +48,7 @@ class EntropyCounts:
         """The borders of the bins, in nats."""
         return np.linspace(0, math.log(self.counts.shape[1]), BINS + 1)
 
-    def rows(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    def rows(self, names: Sequence[str]) -> Iterator[dict[str, object]]:
         """One row for each block, class, correctness and bin that has patches."""
         for block, label, right, place in zip(*self.counts.nonzero(), strict=True):
             yield {
@@ -70,11 +69,10 @@ def block_logits(
 
     ``heads`` gives every block a head of its own instead of the shared one.
     """
-    walk = network.start(pad_to_patches(images, network.backbone.patch))
-    for block in range(network.backbone.depth):
-        walk = network.advance(walk, block, block + 1)
-        head = heads[block] if heads else network.aux_head
-        yield head(walk.tokens)[:, network.backbone.prefix :]
+    whole = pad_to_patches(images, network.backbone.patch)
+    for number, tokens in enumerate(network.each_block(whole)):
+        head = heads[number] if heads else network.aux_head
+        yield head(tokens)[:, network.backbone.prefix :]
 
 
 def read_heads(run: Path, network: PausingSegmenter) -> list[nn.Module]:
@@ -96,9 +94,7 @@ def whole_picture(
     predictor: Predictor, dataset: Dataset, sample: Sample
 ) -> tuple[Float[Tensor, "1 3 h w"], Int[Tensor, "1 n"]]:
     """A picture whole as the network sees it, and the commonest true class of each patch."""
-    config, network = predictor.config, predictor.network
-    device = next(network.parameters()).device
-    images = normalise(predictor.scaled(sample.image)[None].to(device), config.mean, config.std)
+    images, network = predictor.whole_input(sample.image), predictor.network
     labels = torch.from_numpy(predictor.scaled_labels(sample.labels))[None]
     classes = dataset.class_set
     return images, patch_labels(labels, network.backbone.patch, len(classes), classes.ignore)

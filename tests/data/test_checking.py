@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from paumer.classes import ClassSet
 from paumer.data import checking
 from paumer.data.checking import check_dataset, check_splits, sample_sheet
-from paumer.data.datasets import Sample, list_dataset, open_dataset
-from paumer.data.labels import ClassSet
+from paumer.data.datasets import list_dataset, open_dataset
+from paumer.data.samples import Sample
 
 SHARED_CAMVID = Path(__file__).parents[2] / "../shared/data/camvid"
 PLAN = """

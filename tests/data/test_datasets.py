@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from paumer.classes import ADE20K, CAMVID, CITYSCAPES
 from paumer.data.datasets import (
     Code,
-    Dataset,
     FolderDataset,
     available_splits,
     list_dataset,
     open_dataset,
 )
-from paumer.data.labels import ADE20K, CAMVID, CITYSCAPES
+from paumer.data.samples import Dataset
 
 SHARED_CAMVID = Path(__file__).parents[2] / "../shared/data/camvid"
 

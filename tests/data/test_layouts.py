@@ -3,8 +3,8 @@ import pytest
 import yaml
 from PIL import Image
 
+from paumer.classes import distinct_colours
 from paumer.data.datasets import available_splits, list_dataset, open_dataset
-from paumer.data.labels import distinct_colours
 
 RGB = {"rgb_masks": True, "classes": {"a": [1, 1, 1]}}
 

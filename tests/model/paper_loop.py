@@ -1,4 +1,4 @@
-"""The method as the paper words it, slowly: one picture, one patch, one Python list at a time.
+"""The method as the paper words it, slowly: one image, one patch, one Python list at a time.
 
 Section 3.2, appendices A and C and the early exit of appendix I, with the choices written down in
 the design: the share is of the patches still active, class, distillation and register tokens never
@@ -22,11 +22,10 @@ def entropy(logits, place):
 
 
 def segment(model, images, stages=(), score=entropy, early_exit=False):
-    """Full-size logits of each picture, and after which block each patch paused (0 = never).
+    """Full-size logits of each image, and after which block each patch paused (0 = never).
 
-    Beyond the paper: from block ``model.rejoin`` on everyone is active again, and with
-    ``model.context`` the mean of those that pause together goes on without a position; the
-    temperatures of its configuration divide the logits of an early exit.
+    Beyond the paper: with ``model.context`` the mean of the patches that pause together continues
+    without a position.
     """
     results = [
         _segment_one(model, image, stages, score, early_exit, number)
@@ -40,11 +39,9 @@ def _segment_one(model, image, stages, score, early_exit, number):
     heads, patches, turns, grid = _embed(vit, _pad(image, vit.patch_embed.patch_size))
     active, means = list(range(len(patches))), []
     paused_after = [0] * len(patches)
-    exits, warmth = {}, (model.config and model.config.temperatures) or [1] * (len(vit.blocks) + 1)
+    exits = {}
     amounts = dict(stages)
     for block in range(1, len(vit.blocks) + 1):
-        if block == model.rejoin:
-            active, means = list(range(len(patches))), []
         tokens = torch.stack([*heads, *(patches[place] for place in active), *means])[None]
         if turns is None:
             tokens = vit.blocks[block - 1](tokens)[0]
@@ -63,14 +60,14 @@ def _segment_one(model, image, stages, score, early_exit, number):
             for place in active:
                 if place not in going_on:
                     paused_after[place] = block
-                    exits[place] = (said[place] / warmth[block - 1]).log_softmax(-1)
+                    exits[place] = said[place].log_softmax(-1)
             paused = [patches[place] for place in active if place not in going_on]
             if model.context and paused:
                 means.append(sum(paused) / len(paused))
             active = [place for place in active if place in going_on]
     if early_exit:
         last = vit.norm(torch.stack([*heads, *(patches[place] for place in active)]))[len(heads) :]
-        logits = (model.decoder.token_logits(last[None])[0] / warmth[-1]).log_softmax(-1)
+        logits = model.decoder.token_logits(last[None])[0].log_softmax(-1)
         exits.update(zip(active, logits, strict=True))
         rows = torch.stack([exits[place] for place in range(len(patches))])
         coarse = rows.T.reshape(1, -1, *grid)
@@ -93,7 +90,7 @@ def _going_on(scores, amount):
 
 
 def _pad(image, patch):
-    """Zeros to the right and below until the picture is whole patches."""
+    """Zeros to the right and below until the image is whole patches."""
     channels, height, width = image.shape
     whole = image.new_zeros(
         channels, math.ceil(height / patch[0]) * patch[0], math.ceil(width / patch[1]) * patch[1]

@@ -1,9 +1,10 @@
 """Any plain timm ViT, walked from outside: equal to timm to the last bit, or refused in words."""
 
+import copy
+
 import pytest
 import timm
 import torch
-from safetensors.torch import save_file
 
 from paumer.model.backbone import (
     POSITION_RESIZE,
@@ -13,7 +14,7 @@ from paumer.model.backbone import (
     gather_table,
     normalisation,
 )
-from paumer.model.segmenter import build_model
+from paumer.model.build import build_model
 
 FAMILIES = {
     "vit_tiny_patch16_384": (192, 12, 1, (16, 16)),
@@ -184,81 +185,9 @@ def test_normalisation_is_what_the_weights_expect():
     assert std == (0.229, 0.224, 0.225)
 
 
-# timm weights from a file
-
-
-@pytest.fixture
-def timm_file(tmp_path, lively):
-    vit = lively(timm.create_model("test_vit"))
-    save_file(vit.state_dict(), tmp_path / "test_vit.safetensors")
-    return tmp_path / "test_vit.safetensors", vit.eval()
-
-
-def test_timm_weights_load_from_a_local_file(timm_file):
-    path, vit = timm_file
-    model = build_model("test_vit", "linear", 3, weights=path).eval()
-    own = model.backbone.vit.state_dict()
-    theirs = {key: value for key, value in vit.state_dict().items() if key in own}
-    assert set(theirs) == set(own)
-    assert all(torch.equal(own[key], theirs[key]) for key in own)
-    images = torch.randn(1, 3, 160, 160, generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        expected = model.decoder(vit.forward_features(images)[:, 1:], (10, 10))
-        assert torch.equal(model(images, full_size=False).logits, expected)
-
-
-def test_positions_of_a_file_are_resized_to_the_size_asked_for(timm_file):
-    path, _ = timm_file
-    backbone = create_backbone("test_vit", (64, 96), weights=str(path))
-    assert backbone.vit.pos_embed.shape == (1, 4 * 6 + 1, 64)
-
-
-def test_a_file_with_a_tensor_missing_is_refused(timm_file, tmp_path):
-    _, vit = timm_file
-    state = vit.state_dict()
-    del state["blocks.3.attn.qkv.weight"]
-    save_file(state, tmp_path / "short.safetensors")
-    with pytest.raises(ValueError, match=r"short\.safetensors.*blocks\.3\.attn\.qkv\.weight"):
-        build_model("test_vit", weights=tmp_path / "short.safetensors")
-
-
-def test_the_file_of_another_network_is_refused(timm_file, tmp_path):
-    path, _ = timm_file
-    with pytest.raises(ValueError, match="weights of test_vit4 could not be had from"):
-        build_model("test_vit4", weights=path)
-    deeper = timm.create_model("test_vit")
-    deeper.blocks.append(deeper.blocks[0])
-    save_file({k: v.clone() for k, v in deeper.state_dict().items()}, tmp_path / "7.safetensors")
-    with pytest.raises(ValueError, match=r"not known: blocks\.6\."):
-        build_model("test_vit", weights=tmp_path / "7.safetensors")
-
-
-def test_a_damaged_or_missing_file_is_refused(timm_file, tmp_path):
-    path, _ = timm_file
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"test_vit\.safetensors"):
-        build_model("test_vit", weights=path)
-    path.write_bytes(b"not a header")
-    with pytest.raises(ValueError, match=r"test_vit\.safetensors"):
-        build_model("test_vit", weights=path)
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.safetensors"):
-        build_model("test_vit", weights=tmp_path / "nowhere.safetensors")
-    with pytest.raises(ValueError, match="paumer import"):
-        build_model("test_vit", weights=tmp_path / "weights.pth")
-
-
 def test_weights_by_download_fail_in_words_without_a_network():
-    with pytest.raises(ValueError, match=r"vit_tiny_patch16_384 could not be had by download"):
+    with pytest.raises(ValueError, match=r"vit_tiny_patch16_384 could not be loaded by download"):
         create_backbone("vit_tiny_patch16_384", weights=True)
-
-
-def test_published_deit_weights_load_when_they_are_here(request):
-    path = request.config.rootpath.parent / "shared/weights/deit_tiny_patch16_224.safetensors"
-    if not path.is_file():
-        pytest.skip(f"no weights at {path}")
-    fresh = build_model("deit_tiny_patch16_224", "linear", 3).backbone.state_dict()
-    loaded = build_model("deit_tiny_patch16_224", "linear", 3, weights=path).backbone.state_dict()
-    assert not [key for key in fresh if torch.equal(fresh[key], loaded[key])]
 
 
 def test_a_backbone_wraps_any_vit_given_by_hand():
@@ -267,3 +196,151 @@ def test_a_backbone_wraps_any_vit_given_by_hand():
     expected = 10 * (4 * 64**2 + 2 * 64 * hidden) + 2 * 10**2 * 64
     assert backbone.multiply_adds_block(1, 10) == expected
     assert block_multiply_adds(backbone.blocks[0], 10) == expected
+
+
+# Positions are kept while nothing learns
+
+
+GRID = (3, 5)
+IMAGES = torch.zeros(1, 3, 24, 40)
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The grids whose positions were computed."""
+    grids, make = [], Backbone._make_positions
+
+    def counted(backbone, grid):
+        grids.append(grid)
+        return make(backbone, grid)
+
+    monkeypatch.setattr(Backbone, "_make_positions", counted)
+    return grids
+
+
+@pytest.fixture(params=["plain", "registers", "rotary", "rotary only"])
+def backbone(request, small_model):
+    return copy.deepcopy(small_model(request.param).backbone)
+
+
+def are_right(backbone, grid=GRID):
+    """Whether what is given without gradients is what follows from the weights as they are."""
+    with torch.no_grad():
+        given, fresh = backbone._positions_of(grid), backbone._make_positions(grid)
+    for one, other in zip(given, fresh, strict=True):
+        if one is None or other is None:
+            assert one is other
+        elif one.dtype != other.dtype or not torch.equal(one, other):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_positions_of_a_grid_are_computed_once(backbone, made, mode):
+    with mode():
+        first, table = backbone.embed(IMAGES)
+        again, same_table = backbone.embed(IMAGES)
+        assert made == [GRID]
+        assert torch.equal(first, again)
+        assert table is same_table
+        backbone.embed(torch.zeros(1, 3, 40, 24))
+        assert made == [GRID, GRID[::-1]]
+        backbone.embed(torch.zeros(2, 3, 24, 40))
+        assert made == [GRID, GRID[::-1]]
+    assert torch.equal(backbone.embed(IMAGES)[0], first)
+
+
+def test_positions_are_computed_each_time_where_something_learns(backbone, made):
+    backbone.embed(IMAGES)
+    backbone.embed(IMAGES)
+    assert made == [GRID] * 2
+    backbone.train()
+    with torch.no_grad():
+        backbone.embed(IMAGES)
+        backbone.embed(IMAGES)
+    assert made == [GRID] * 4
+    if backbone.vit.pos_embed is not None:
+        with torch.no_grad():
+            backbone.eval().embed(IMAGES)
+        backbone.embed(IMAGES)[0].sum().backward()
+        assert backbone.vit.pos_embed.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("kind", ["plain", "registers", "rotary"])
+def test_positions_follow_weights_that_change_in_place(small_model, kind):
+    backbone = copy.deepcopy(small_model(kind).backbone)
+    position = backbone.vit.pos_embed
+    with torch.no_grad():
+        before = backbone._positions_of(GRID)[0].clone()
+        position.add_(1)
+    assert are_right(backbone)
+    with torch.no_grad():
+        assert torch.allclose(backbone._positions_of(GRID)[0], before + 1, atol=1e-4)
+    optimizer = torch.optim.SGD([position], lr=0.1)
+    position.sum().backward()
+    optimizer.step()
+    assert are_right(backbone)
+    state = {name: torch.randn(value.shape) for name, value in backbone.state_dict().items()}
+    backbone.load_state_dict(state)
+    assert are_right(backbone)
+
+
+@pytest.mark.parametrize("kind", ["plain", "registers", "rotary"])
+def test_positions_follow_weights_that_are_replaced(small_model, kind):
+    """Again and again: new weights may come to lie where old ones lay."""
+    backbone = copy.deepcopy(small_model(kind).backbone)
+    assert are_right(backbone)
+    for _ in range(20):
+        position = torch.randn(backbone.vit.pos_embed.shape)
+        backbone.vit.pos_embed = torch.nn.Parameter(position)
+        del position
+        assert are_right(backbone)
+    for _ in range(20):
+        state = {name: torch.randn(value.shape) for name, value in backbone.state_dict().items()}
+        backbone.load_state_dict(state, assign=True)
+        del state
+        assert are_right(backbone)
+
+
+def test_positions_follow_the_type_of_the_weights(backbone):
+    for move in ("double", "float", "half", "float", "bfloat16", "double"):
+        getattr(backbone, move)()
+        assert are_right(backbone)
+        weights = next(backbone.parameters())
+        with torch.no_grad():
+            assert backbone.embed(IMAGES.to(weights.dtype))[0].dtype == weights.dtype
+
+
+def test_a_copy_has_positions_of_its_own(backbone):
+    assert are_right(backbone)
+    other = copy.deepcopy(backbone)
+    with torch.no_grad():
+        for weights in other.parameters():
+            weights.mul_(2)
+    assert are_right(backbone)
+    assert are_right(other)
+
+
+def test_weights_of_inference_mode_keep_no_positions(fresh_backbone, lively, made):
+    """Whether such weights have changed, nothing says."""
+    for kind in ("plain", "rotary only"):
+        with torch.inference_mode():
+            backbone = lively(Backbone(fresh_backbone(kind))).eval()
+            first, _ = backbone.embed(IMAGES)
+            for weights in backbone.parameters():
+                weights.mul_(2)
+            second, _ = backbone.embed(IMAGES)
+        assert not torch.equal(first, second)
+    assert made == [GRID] * 4
+
+
+def test_positions_of_only_so_many_grids_are_kept(small_model, made):
+    backbone = copy.deepcopy(small_model().backbone)
+    with torch.no_grad():
+        for width in range(1, 201):
+            backbone._positions_of((1, width))
+            assert len(backbone._kept.positions) <= 64
+        count = len(made)
+        backbone._positions_of((1, 200))
+        assert len(made) == count
+        assert are_right(backbone, (1, 1))

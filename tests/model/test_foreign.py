@@ -9,10 +9,10 @@ import torch
 import yaml
 from torch.nn import functional as F
 
-from paumer.data.labels import ADE20K, CITYSCAPES
+from paumer.classes import ADE20K, CITYSCAPES
+from paumer.model.directory import load_tensors
 from paumer.model.foreign import read_checkpoint
 from paumer.model.segmenter import PausingSegmenter
-from paumer.model.weights import load_tensors
 
 # Their tensors
 

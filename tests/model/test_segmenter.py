@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from timm.models.vision_transformer import VisionTransformer
 from torch.utils.flop_counter import FlopCounterMode
 
-from paumer import criteria
-from paumer.model.decoders import AuxHead
-from paumer.model.segmenter import build_model, pad_to_patches
-from paumer.model.weights import ModelConfig
-from paumer.pause_config import PAPER_CONFIGS, PauseConfig
+from paumer import Mode, criteria
+from paumer.model.build import build_model
+from paumer.model.config import ModelConfig
+from paumer.model.segmenter import pad_to_patches
+from paumer.pause_config import PAPER_CONFIGS
 from paumer.pausing import going_on
 
 KINDS = ("plain", "distilled", "registers", "no prefix", "rotary", "rotary only")
@@ -28,7 +28,6 @@ DECODERS = (
     ("pup", {"channels": 16}),
     ("pup", {"channels": 64, "depth": 2, "scale": 4}),
 )
-parse = PauseConfig.parse
 
 
 def pictures(batch=2, height=40, width=56, seed=1, dtype=torch.float32):
@@ -36,23 +35,25 @@ def pictures(batch=2, height=40, width=56, seed=1, dtype=torch.float32):
     return torch.randn(batch, 3, height, width, generator=dice, dtype=torch.float64).to(dtype)
 
 
-def spelled(config):
-    """Stages as the paper's loop takes them."""
-    return [(block, a if isinstance(a, float) else str(a)) for block, a in config.stages]
+def spelled(text):
+    """A mode's stages as the paper's loop takes them, and whether it exits early."""
+    mode = Mode.parse(text)
+    stages = [(block, a if isinstance(a, float) else str(a)) for block, a in mode.pause.stages]
+    return stages, mode.early_exit
 
 
-def optioned(model, **options):
-    """The same weights in a network of other options."""
+def configured(model, **options):
+    """The same weights in a network whose classes have names, and of other options."""
     other = copy.copy(model)
     other.config = ModelConfig("by hand", "mask", tuple("abcde"), (48, 48), **options)
     return other
 
 
-def agree(model, images, text, score=paper_loop.entropy, early_exit=False, **options):
-    config = parse(text)
+def agree(model, images, text, score=paper_loop.entropy, **options):
+    stages, early_exit = spelled(text)
     with torch.inference_mode():
-        got = model(images, config, early_exit=early_exit, **options)
-        logits, after = paper_loop.segment(model, images, spelled(config), score, early_exit)
+        got = model(images, text, **options)
+        logits, after = paper_loop.segment(model, images, stages, score, early_exit)
     assert got.paused_after().flatten(1).tolist() == after
     assert torch.allclose(got.logits, logits, rtol=0, atol=1e-9)
     return after
@@ -81,7 +82,7 @@ def test_it_does_so_with_every_decoder(small_model, decoder, options, text):
 @pytest.mark.parametrize("text", ["none", "3:0.4", "1:0.3,4:0.3,6:0.5", "6:0.9", "2:<1.2,4:<1.3"])
 def test_early_exit_does_what_the_paper_says(small_model, kind, decoder, text):
     model = small_model(kind, decoder, double=True)
-    agree(model, pictures(3, dtype=torch.float64), text, early_exit=True)
+    agree(model, pictures(3, dtype=torch.float64), f"{text} exit")
 
 
 @pytest.mark.parametrize("text", ["2:0.4,4:0.4", "2:<0.5,4:<0.3"])
@@ -112,25 +113,22 @@ def test_the_oracle_finds_the_right_labels(small_model):
 
 
 @pytest.mark.parametrize("size", [(40, 56), (33, 20)])
-def test_borders_are_found_at_any_size(small_model, size):
-    model = small_model("plain", double=True)
+@pytest.mark.parametrize("text", ["1:0.3,3:0.4", "2:0.5 exit"])
+def test_a_named_criterion_is_that_of_the_images_grid(small_model, size, text):
+    model = configured(small_model("plain", double=True))
     images = pictures(3, *size, dtype=torch.float64)
-    grid = (-(-size[0] // 8), -(-size[1] // 8))
-    known = criteria.near_borders(criteria.entropy, grid)
-    ways = [(parse("1:0.3,3:0.4"), False), (parse("2:0.5"), True)]
-    for borders, same in (
-        (criteria.borders, known),
-        (criteria.protecting(criteria.borders, [2]), criteria.protecting(known, [2])),
+    known = criteria.neighbours((-(-size[0] // 8), -(-size[1] // 8)))
+    plain = model(images, text, full_size=False)
+    for words, same in (
+        ("by=neighbours", known),
+        ("by=neighbours protect=c", criteria.protecting(known, [2])),
+        ("protect=c", criteria.protecting(criteria.entropy, [2])),
     ):
-        many = dict(model.forward_many(images, ways, borders))
-        for number, (pause, early_exit) in enumerate(ways):
-            expected = model(images, pause, same, early_exit, full_size=False)
-            found = model(images, pause, borders, early_exit, full_size=False)
-            plain = model(images, pause, early_exit=early_exit, full_size=False)
-            assert torch.equal(found.paused_after(), expected.paused_after())
-            assert torch.equal(many[number].paused_after(), expected.paused_after())
-            assert torch.equal(found.logits, expected.logits)
-            assert not torch.equal(found.paused_after(), plain.paused_after())
+        found = model(images, f"{text} {words}", full_size=False)
+        expected = model(images, text, same, full_size=False)
+        assert torch.equal(found.paused_after(), expected.paused_after())
+        assert torch.equal(found.logits, expected.logits)
+        assert not torch.equal(found.paused_after(), plain.paused_after())
 
 
 @pytest.mark.parametrize(
@@ -147,132 +145,39 @@ def test_the_real_backbones_do_what_the_paper_says(lively, name, text):
     agree(model, pictures(2, 60, 70, dtype=torch.float64), text)
 
 
-def test_a_head_that_normalises_does_not_care_for_the_size_of_tokens(lively):
-    model = lively(build_model("test_vit", classes=5, aux_norm=True)).double().eval()
-    agree(model, pictures(3, dtype=torch.float64), "2:0.4,4:0.3")
-    agree(model, pictures(3, dtype=torch.float64), "2:0.4,4:0.3", early_exit=True)
-    tokens = torch.randn(2, 9, model.backbone.width, dtype=torch.float64)
-    small, large = model.aux_head(tokens), model.aux_head(10 * tokens)
-    assert torch.allclose(small, large, atol=1e-4)
-    assert not torch.allclose(small, lively(AuxHead(model.backbone.width, 5)).double()(tokens))
-    _check_gradients(model.float(), "2:0.4")
-
-
-# Coming back before the decoder
-
-
-@pytest.mark.parametrize("kind", ["plain", "registers", "rotary", "rotary only"])
-@pytest.mark.parametrize(
-    ("rejoin", "text"), [(6, "2:0.4"), (6, "1:0.3,4:0.5"), (4, "1:0.3,2:0.5"), (5, "2:<1.2,3:<1.3")]
-)
-def test_paused_patches_come_back_as_they_stood(small_model, kind, rejoin, text):
-    model = optioned(small_model(kind, "mask", depth=1, double=True), rejoin=rejoin)
-    images = pictures(3, dtype=torch.float64)
-    agree(model, images, text)
-    without = small_model(kind, "mask", depth=1, double=True)
-    assert not torch.allclose(
-        model(images, parse(text)).logits, without(images, parse(text)).logits
-    )
-    assert torch.equal(model(images).logits, without(images).logits)
-
-
-@pytest.mark.parametrize("options", [{"rejoin": 6}, {"context": True}])
-def test_both_follow_each_configuration_of_many(small_model, options):
-    model = optioned(small_model("rotary", "mask", depth=1, double=True), **options)
-    images = pictures(3, dtype=torch.float64)
-    ways = [(parse(t), False) for t in ("none", "2:0.4", "2:0.4,4:0.5", "2:<1.2,4:<1.2", "4:0.3")]
-    with torch.inference_mode():
-        for number, found in model.forward_many(images, ways):
-            alone = model(images, ways[number][0], full_size=False)
-            assert torch.allclose(found.logits, alone.logits, rtol=0, atol=1e-10)
-            assert torch.equal(found.paused_after(), alone.paused_after())
-
-
-@pytest.mark.parametrize("text", ["2:0.4", "1:0.3,4:0.5"])
-def test_coming_back_every_parameter_gets_a_gradient_and_counts(small_model, text):
-    model = optioned(small_model("rotary", "mask", depth=1), rejoin=6)
-    _check_gradients(model, text)
-    counter = FlopCounterMode(display=False)
-    with torch.inference_mode(), counter:
-        model(pictures(1), parse(text))
-    assert 2 * model.multiply_adds((40, 56), parse(text)) == counter.get_total_flops()
-    assert model.multiply_adds((40, 56)) == small_model("rotary", "mask", depth=1).multiply_adds(
-        (40, 56)
-    )
-
-
-def test_what_cannot_be_with_coming_back_is_refused(small_model):
-    model = optioned(small_model(), rejoin=5)
-    with pytest.raises(ValueError, match=r"pausing after block 4 spares nothing.*before block 5"):
-        model(pictures(), parse("2:0.4,4:0.4"))
-    with pytest.raises(ValueError, match=r"early exit is not possible.*before block 5"):
-        model(pictures(), parse("2:0.4"), early_exit=True)
-    with pytest.raises(ValueError, match="early exit is not possible"):
-        model.multiply_adds((40, 56), parse("2:0.4"), early_exit=True)
-    with pytest.raises(ValueError, match="before block 7: this backbone has 6 blocks"):
-        build_model("test_vit", classes=3, rejoin=7)
-
-
-# The mean of the paused patches goes on
+# The mean of the paused patches continues
 
 
 @pytest.mark.parametrize("kind", ["plain", "no prefix", "registers", "rotary", "rotary only"])
-@pytest.mark.parametrize(
-    ("text", "options"),
-    [
-        ("2:0.4", {}),
-        ("1:0.3,2:0.3,5:0.5", {}),
-        ("1:0.3,2:0,4:0.5", {}),
-        ("1:<1.1,3:<1.3", {}),
-        ("1:0.3,3:0.5", {"rejoin": 5}),
-    ],
-)
-def test_active_patches_see_the_mean_of_those_that_paused(small_model, kind, text, options):
-    without = optioned(small_model(kind, "mask", depth=1, double=True), **options)
-    model = optioned(without, context=True, **options)
+@pytest.mark.parametrize("text", ["2:0.4", "1:0.3,2:0.3,5:0.5", "1:0.3,2:0,4:0.5", "1:<1.1,3:<1.3"])
+def test_active_patches_see_the_mean_of_those_that_paused(small_model, kind, text):
+    without = small_model(kind, "mask", depth=1, double=True)
+    model = configured(without, context=True)
     images = pictures(3, dtype=torch.float64)
     agree(model, images, text)
-    assert not torch.allclose(
-        model(images, parse(text)).logits, without(images, parse(text)).logits
-    )
+    assert not torch.allclose(model(images, text).logits, without(images, text).logits)
 
 
 @pytest.mark.parametrize("text", ["none", "2:0"])
 def test_where_nobody_pauses_there_is_no_mean(small_model, text):
     plain = small_model("plain", "mask")
-    own = optioned(plain, context=True)(pictures(), parse(text)).logits
-    assert torch.equal(own, plain(pictures(), parse(text)).logits)
+    own = configured(plain, context=True)(pictures(), text).logits
+    assert torch.equal(own, plain(pictures(), text).logits)
 
 
 def test_means_leave_before_an_early_exit(small_model):
-    model = optioned(small_model("rotary", "mask", double=True), context=True)
-    agree(model, pictures(2, dtype=torch.float64), "1:0.3,4:0.3,6:0.5", early_exit=True)
+    model = configured(small_model("rotary", "mask", double=True), context=True)
+    agree(model, pictures(2, dtype=torch.float64), "1:0.3,4:0.3,6:0.5 exit")
 
 
-@pytest.mark.parametrize(
-    ("text", "early_exit", "options"),
-    [("2:0.4", False, {}), ("1:0.3,2:0,4:0.5", True, {}), ("1:0.3,2:0.5", False, {"rejoin": 4})],
-)
-def test_means_are_counted_and_pass_gradients(small_model, text, early_exit, options):
-    model = optioned(small_model("rotary", "mask", depth=1), context=True, **options)
-    _check_gradients(model, text, early_exit)
+@pytest.mark.parametrize("text", ["2:0.4", "1:0.3,2:0,4:0.5 exit"])
+def test_means_are_counted_and_pass_gradients(small_model, text):
+    model = configured(small_model("rotary", "mask", depth=1), context=True)
+    _check_gradients(model, text)
     counter = FlopCounterMode(display=False)
     with torch.inference_mode(), counter:
-        model(pictures(1), parse(text), early_exit=early_exit)
-    assert 2 * model.multiply_adds((40, 56), parse(text), early_exit) == counter.get_total_flops()
-
-
-# Temperatures
-
-
-@pytest.mark.parametrize("text", ["none", "1:0.3,4:0.3,6:0.5", "2:<1.2,4:<1.3"])
-def test_temperatures_divide_the_logits_of_an_early_exit_and_no_others(small_model, text):
-    plain = small_model("plain", "mask", double=True)
-    model = optioned(plain, temperatures=(0.5, 0.7, 0.9, 1.1, 1.3, 1.5, 2.0))
-    images = pictures(3, dtype=torch.float64)
-    agree(model, images, text, early_exit=True)
-    if "6" not in text:
-        assert torch.equal(model(images, parse(text)).logits, plain(images, parse(text)).logits)
+        model(pictures(1), text)
+    assert 2 * model.multiply_adds((40, 56), text) == counter.get_total_flops()
 
 
 # Sizes
@@ -284,7 +189,7 @@ def test_pictures_of_any_size_give_logits_of_that_size(small_model, size, text):
     model = small_model("plain", "mask", double=True)
     images = pictures(2, *size, dtype=torch.float64)
     agree(model, images, text)
-    got = model(images, parse(text))
+    got = model(images, text)
     assert got.logits.shape == (2, 5, *size)
     assert got.grid == (-(-size[0] // 8), -(-size[1] // 8))
     assert model(images, full_size=False).logits.shape[2:] == got.grid
@@ -307,15 +212,16 @@ def test_padding_adds_zeros_right_and_below():
     st.integers(0, 10**6),
     st.integers(1, 4),
     st.sampled_from(["none", "2:0.4", "1:0.5,3:0.5", "2:<1.2", "1:<1.1,3:<1.3", "2:0.3,4:<1.2"]),
-    st.sampled_from([("plain", False), ("plain", True), ("rotary", False), ("registers", True)]),
+    st.sampled_from([("plain", ""), ("plain", " exit"), ("rotary", ""), ("registers", " exit")]),
 )
 def test_a_picture_does_not_feel_its_companions(small_model, seed, batch, text, make):
-    kind, early_exit = make
+    kind, words = make
+    text += words
     model = small_model(kind, "mask", depth=1, double=True)
     images = pictures(batch, 24, 40, seed, torch.float64)
     with torch.inference_mode():
-        together = model(images, parse(text), early_exit=early_exit)
-        alone = [model(image[None], parse(text), early_exit=early_exit) for image in images]
+        together = model(images, text)
+        alone = [model(image[None], text) for image in images]
     assert torch.allclose(
         together.logits, torch.cat([one.logits for one in alone]), rtol=0, atol=1e-10
     )
@@ -329,12 +235,10 @@ def test_every_parameter_gets_a_gradient(small_model, kind, text):
 
 
 @pytest.mark.parametrize(("decoder", "options"), DECODERS)
-@pytest.mark.parametrize("early_exit", [False, True])
-def test_every_parameter_of_every_decoder_gets_a_gradient(
-    small_model, decoder, options, early_exit
-):
-    if not (early_exit and decoder == "pup"):
-        _check_gradients(small_model("plain", decoder, **options), "2:0.4,4:0.4", early_exit)
+@pytest.mark.parametrize("text", ["2:0.4,4:0.4", "2:0.4,4:0.4 exit"])
+def test_every_parameter_of_every_decoder_gets_a_gradient(small_model, decoder, options, text):
+    if not ("exit" in text and decoder == "pup"):
+        _check_gradients(small_model("plain", decoder, **options), text)
 
 
 @pytest.mark.parametrize(
@@ -344,10 +248,10 @@ def test_every_parameter_of_the_real_families_gets_a_gradient(lively, name):
     _check_gradients(lively(build_model(name, "linear", classes=4)), "3:0.4,5:0.4")
 
 
-def _check_gradients(model, text, early_exit=False):
+def _check_gradients(model, text):
     """The auxiliary head learns from its own loss, everything else from the main one too."""
     model.zero_grad()
-    got = model(pictures(2), parse(text), early_exit=early_exit)
+    got = model(pictures(2), text)
     loss = got.logits.square().mean() + sum(s.logits.square().mean() for s in got.stages)
     loss.backward()
     unmoved = [
@@ -360,12 +264,13 @@ def _check_gradients(model, text, early_exit=False):
 
 
 @pytest.mark.parametrize("kind", ["plain", "rotary"])
-@pytest.mark.parametrize(("text", "early_exit"), [("1:0.3,4:0.5", False), ("2:<1.2,4:0.4", True)])
-def test_its_gradients_are_those_of_the_papers_loop(small_model, kind, text, early_exit):
+@pytest.mark.parametrize("text", ["1:0.3,4:0.5", "2:<1.2,4:0.4 exit"])
+def test_its_gradients_are_those_of_the_papers_loop(small_model, kind, text):
     model = copy.deepcopy(small_model(kind, "mask", depth=1, double=True))
     images = pictures(2, dtype=torch.float64)
-    loop = paper_loop.segment(model, images, spelled(parse(text)), early_exit=early_exit)[0]
-    ours = model(images, parse(text), early_exit=early_exit).logits
+    stages, early_exit = spelled(text)
+    loop = paper_loop.segment(model, images, stages, early_exit=early_exit)[0]
+    ours = model(images, text).logits
     weights = list(model.parameters())
     wanted, got = (
         torch.autograd.grad(logits.square().sum(), weights, allow_unused=True)
@@ -381,20 +286,19 @@ def test_a_paused_patch_still_learns_through_the_decoder(small_model):
     """The gradient at block 6 is for those who went on only, at block 1 for everyone."""
     model = small_model("plain")
     images = pictures(1).requires_grad_()
-    model(images, parse("2:0.9"), full_size=False).logits.sum().backward()
+    model(images, "2:0.9", full_size=False).logits.sum().backward()
     by_patch = images.grad.unfold(2, 8, 8).unfold(3, 8, 8).abs().sum((1, 4, 5))
     assert (by_patch > 0).all()
 
 
-def test_two_threads_with_two_configurations_do_not_meet(small_model):
+def test_threads_with_modes_of_their_own_do_not_meet(small_model):
     model = small_model("rotary", "mask")
-    jobs = [("1:0.5,3:0.5", False), ("none", False), ("2:<1.2", False), ("4:0.4", True)]
+    jobs = ["1:0.5,3:0.5", "none", "2:<1.2", "4:0.4 exit"]
     images = [pictures(2, 24, 40, seed) for seed in range(len(jobs))]
 
     def run(number):
-        text, early_exit = jobs[number]
         with torch.inference_mode():
-            return model(images[number], parse(text), early_exit=early_exit).logits
+            return model(images[number], jobs[number]).logits
 
     alone = [run(number) for number in range(len(jobs))]
     wrong = []
@@ -420,28 +324,28 @@ def test_a_forward_pass_leaves_no_trace(small_model):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     attributes = {name: sorted(vars(module)) for name, module in model.named_modules()}
     with torch.inference_mode():
-        first = model(pictures(), parse("2:0.4"))
-        model(pictures(1, 64, 64), parse("1:0.9,3:0.2"))
-        again = model(pictures(), parse("2:0.4"))
+        first = model(pictures(), "2:0.4")
+        model(pictures(1, 64, 64), "1:0.9,3:0.2")
+        again = model(pictures(), "2:0.4")
     assert torch.equal(first.logits, again.logits)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert attributes == {name: sorted(vars(module)) for name, module in model.named_modules()}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("early_exit", [False, True])
-def test_it_runs_in_mixed_precision(small_model, kind, early_exit):
+@pytest.mark.parametrize("words", ["", " exit"])
+def test_it_runs_in_mixed_precision(small_model, kind, words):
     model = small_model(kind, "mask")
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-        logits = model(pictures(), parse("2:0.4,4:<1.2"), early_exit=early_exit).logits
+        logits = model(pictures(), f"2:0.4,4:<1.2{words}").logits
     assert logits.isfinite().all()
 
 
 def test_in_training_only_what_comes_after_dropout_differs(small_model):
     model = copy.deepcopy(small_model("plain", "mask", depth=1))
-    calm = model(pictures(), parse("2:0.4"))
+    calm = model(pictures(), "2:0.4")
     torch.manual_seed(0)
-    wild = model.train()(pictures(), parse("2:0.4"))
+    wild = model.train()(pictures(), "2:0.4")
     assert torch.equal(calm.stages[0].kept, wild.stages[0].kept)
     assert not torch.equal(calm.logits, wild.logits)
 
@@ -451,64 +355,62 @@ def test_in_training_only_what_comes_after_dropout_differs(small_model):
 
 def test_pup_refuses_early_exit_with_the_reason(small_model):
     with pytest.raises(ValueError, match=r"PUPDecoder.*full grid"):
-        small_model("plain", "pup", channels=16)(pictures(), parse("3:0.4"), early_exit=True)
+        small_model("plain", "pup", channels=16)(pictures(), "3:0.4 exit")
 
 
 def test_pausing_after_the_last_block_needs_early_exit(small_model):
     model = small_model()
     with pytest.raises(ValueError, match="the last one"):
-        model(pictures(), parse("6:0.4"))
+        model(pictures(), "6:0.4")
     with pytest.raises(ValueError, match="cannot pause after block 7: this backbone has 6 blocks"):
-        model(pictures(), parse("7:0.4"), early_exit=True)
+        model(pictures(), "7:0.4 exit")
     with pytest.raises(ValueError, match="the last one"):
-        model.multiply_adds((40, 56), parse("6:0.4"))
-    model(pictures(), parse("6:0.4"), early_exit=True)
+        model.multiply_adds((40, 56), "6:0.4")
+    model(pictures(), "6:0.4 exit")
 
 
-def test_a_segmenter_put_together_by_hand_cannot_be_saved(small_model, tmp_path):
-    with pytest.raises(ValueError, match="no configuration to save"):
-        small_model().save_pretrained(tmp_path / "model")
-    assert not (tmp_path / "model").exists()
+def test_a_network_takes_images_as_they_are(small_model):
+    with pytest.raises(ValueError, match=r'images as they are \("2:0\.4 size=32"\)'):
+        small_model()(pictures(), "2:0.4 size=32")
+
+
+def test_what_a_criterion_needs_has_to_be_there(small_model):
+    model = configured(small_model())
+    with pytest.raises(ValueError, match=r'no class "tree" to protect: the model knows a, b, c'):
+        model(pictures(), "2:0.4 protect=tree")
+    with pytest.raises(ValueError, match="the model knows no names"):
+        small_model()(pictures(), "2:0.4 protect=a")
+    for name in ("random", "oracle"):
+        with pytest.raises(ValueError, match=f'what "{name}" knows: give the criterion itself'):
+            model(pictures(), f"2:0.4 by={name}")
+    model(pictures(), "2:0.4 by=random", criteria.random(0))
+
+
+@pytest.mark.parametrize("what", [0.4, None, ("2:0.4",)])
+def test_what_is_not_a_mode_is_refused(fixed, what):
+    with pytest.raises(TypeError, match="is not a mode: give a Mode or its text"):
+        fixed("none").model(pictures(), what)
 
 
 # Counting
 
 
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [("vit_tiny_patch16_384", 5_929_152), ("vit_small_patch16_384", 22_475_136)],
-)
-def test_the_encoders_have_the_papers_parameters(name, count):
-    with torch.device("meta"):
-        model = build_model(name, image_size=768)
-    assert sum(value.numel() for value in model.backbone.parameters()) == count
-
-
-def test_the_whole_segmenter_has_mmsegmentations_parameters():
-    with torch.device("meta"):
-        model = build_model("vit_tiny_patch16_384", "mask", 150, image_size=512)
-    parts = (model.backbone, model.decoder)
-    assert sum(value.numel() for part in parts for value in part.parameters()) == 6_713_388
-
-
 COUNTED = [
-    (kind, *decoder, text, early_exit)
+    (kind, *decoder, text)
     for kind in ("plain", "distilled", "registers", "rotary", "rotary only")
     for decoder in DECODERS
-    for text, early_exit in (("none", False), ("2:0.3,4:0.5", False), ("3:0.4,6:0.5", True))
-    if (kind == "plain" or decoder[0] == "mask") and not (early_exit and decoder[0] == "pup")
+    for text in ("none", "2:0.3,4:0.5", "3:0.4,6:0.5 exit")
+    if (kind == "plain" or decoder[0] == "mask") and not ("exit" in text and decoder[0] == "pup")
 ]
 
 
-@pytest.mark.parametrize(("kind", "decoder", "options", "text", "early_exit"), COUNTED)
-def test_multiply_adds_are_what_a_counter_counts(
-    small_model, kind, decoder, options, text, early_exit
-):
+@pytest.mark.parametrize(("kind", "decoder", "options", "text"), COUNTED)
+def test_multiply_adds_are_what_a_counter_counts(small_model, kind, decoder, options, text):
     model = small_model(kind, decoder, **options)
     counter = FlopCounterMode(display=False)
     with torch.inference_mode(), counter:
-        model(pictures(1), parse(text), early_exit=early_exit)
-    assert 2 * model.multiply_adds((40, 56), parse(text), early_exit) == counter.get_total_flops()
+        model(pictures(1), text)
+    assert 2 * model.multiply_adds((40, 56), text) == counter.get_total_flops()
 
 
 @pytest.mark.parametrize("name", ["vit_pwee_patch16_reg1_gap_256", "vit_small_patch16_18x2_224"])
@@ -517,8 +419,8 @@ def test_multiply_adds_of_unusual_blocks_are_what_a_counter_counts(name):
         model = build_model(name, "linear").eval()
         counter = FlopCounterMode(display=False)
         with counter:
-            model(torch.zeros(1, 3, 64, 64), parse("3:0.4"))
-    assert 2 * model.multiply_adds((64, 64), parse("3:0.4")) == counter.get_total_flops()
+            model(torch.zeros(1, 3, 64, 64), "3:0.4")
+    assert 2 * model.multiply_adds((64, 64), "3:0.4") == counter.get_total_flops()
 
 
 RATIOS = {
@@ -544,84 +446,81 @@ def test_multiply_adds_fall_as_the_published_networks_do(size, side, classes):
 
 
 def test_the_cost_of_a_threshold_is_not_known_beforehand(small_model):
-    with pytest.raises(ValueError, match="depends on the picture"):
-        small_model().multiply_adds((40, 56), parse("3:<0.5"))
+    with pytest.raises(ValueError, match="depends on the image"):
+        small_model().multiply_adds((40, 56), "3:<0.5")
 
 
 # Export and compilation
 
 
-FIXED = (("none", False), ("3:0.4", False), ("1:0.4,2:0.4,3:0.4", False), ("2:0.4,4:0.5", True))
+FIXED = ("none", "3:0.4", "1:0.4,2:0.4,3:0.4", "2:0.4,4:0.5 exit")
 
 
 @pytest.fixture
 def fixed(unchecked, lively):
-    """A function: a small model at one configuration, a picture in, logits out, no shape checks."""
+    """A function: a small model in one mode, images in, logits out, no shape checks."""
     decoders = unchecked("paumer.model.decoders")
     segmenter = unchecked("paumer.model.segmenter")
 
     class Fixed(torch.nn.Module):
-        def __init__(self, text, early_exit, depth=4, decoder="linear", **options):
+        def __init__(self, text, depth=4, decoder="linear", **options):
             super().__init__()
             shape = {"img_size": 48, "patch_size": 8, "embed_dim": 64, "num_heads": 2}
             vit = VisionTransformer(**shape, num_classes=0, depth=depth, dynamic_img_size=True)
             backbone = unchecked("paumer.model.backbone").Backbone(vit)
-            head = decoders.AuxHead(64, 5, options.get("aux_norm", False))
-            parts = decoders.create_decoder(decoder, 64, 5), head
-            self.model = optioned(lively(segmenter.PausingSegmenter(backbone, *parts)), **options)
-            self.pause = unchecked("paumer.pause_config").PauseConfig.parse(text)
-            self.early_exit = early_exit
+            parts = decoders.create_decoder(decoder, 64, 5), decoders.AuxHead(64, 5)
+            self.model = configured(lively(segmenter.PausingSegmenter(backbone, *parts)), **options)
+            self.mode = unchecked("paumer.mode").Mode.parse(text)
 
         def forward(self, images):
-            return self.model(images, self.pause, early_exit=self.early_exit).logits
+            return self.model(images, self.mode).logits
 
     return lambda *args, **options: Fixed(*args, **options).eval()
 
 
 @pytest.mark.parametrize(
-    ("text", "early_exit", "options"),
+    ("text", "options"),
     [
-        *((*way, {}) for way in FIXED),
-        ("1:0.4,2:0.4", False, {"rejoin": 4}),
-        ("1:0.4,2:0,3:0.4", False, {"context": True}),
-        ("1:0.4,2:0.4", True, {"aux_norm": True}),
+        *((text, {}) for text in FIXED),
+        ("1:0.4,2:0,3:0.4", {"context": True}),
+        ("1:0.4,2:0.4 exit", {"context": True}),
+        ("1:0.4,2:0.4 by=neighbours protect=b+d", {}),
     ],
 )
-def test_it_exports_and_says_the_same(fixed, text, early_exit, options):
-    model, images = fixed(text, early_exit, 4, "mask", **options), pictures(2)
+def test_it_exports_and_says_the_same(fixed, text, options):
+    model, images = fixed(text, 4, "mask", **options), pictures(2)
     exported = torch.export.export(model, (images,)).module()
     with torch.no_grad():
         assert torch.allclose(exported(images), model(images), rtol=0, atol=1e-6)
         assert torch.allclose(exported(-images), model(-images), rtol=0, atol=1e-6)
 
 
-def test_patches_come_back_in_an_export_for_all_configurations(fixed, unchecked):
-    model = fixed("none", False, 3, "linear", rejoin=3).model
-    export = unchecked("paumer.export")
-    info = export.ExportInfo({}, (24, 24), None, (1,), early_exit=False, patches=9)
-    dial = export._Dial(model, info)
+def test_one_export_serves_all_ratios(fixed, unchecked):
+    model = fixed("none", 3).model
+    parse = unchecked("paumer.mode").Mode.parse
+    dial = unchecked("paumer.exporting.traced").Dial(model, parse("1:0.5"))
     batch, images = torch.export.Dim("batch", max=64), pictures(2, 24, 24)
     shapes = {"images": {0: batch}, "kept": None}
     exported = torch.export.export(
         dial, (images, torch.tensor([6])), dynamic_shapes=shapes, strict=False
     ).module()
     with torch.no_grad():
-        for share in (0.0, 0.4, 0.8):
-            own = model(images, parse(f"1:{share}"), full_size=False)
-            logits, paused = exported(images, torch.tensor([going_on(9, share)]))
+        for ratio in (0.0, 0.4, 0.8):
+            own = model(images, f"1:{ratio}", full_size=False)
+            logits, paused = exported(images, torch.tensor([going_on(9, ratio)]))
             assert torch.allclose(logits, own.logits, rtol=0, atol=1e-6)
             assert torch.equal(paused, own.paused_after())
 
 
-@pytest.mark.parametrize(("text", "early_exit"), FIXED[-2:])
-def test_it_compiles_without_a_graph_break(fixed, text, early_exit):
-    _compare_compiled(fixed(text, early_exit), "aot_eager")
+@pytest.mark.parametrize("text", FIXED[-2:])
+def test_it_compiles_without_a_graph_break(fixed, text):
+    _compare_compiled(fixed(text), "aot_eager")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on PATH")
 def test_it_compiles_to_machine_code(fixed):
-    _compare_compiled(fixed("1:0.4", False, 2), "inductor")
+    _compare_compiled(fixed("1:0.4", 2), "inductor")
 
 
 def _compare_compiled(model, backend):

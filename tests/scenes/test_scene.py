@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from paumer.data.labels import CAMVID
+from paumer.classes import CAMVID
 from paumer.scenes.scene import scene, scene_seeds
 
 # Shares of the labelled pixels of CamVid's 367 training photographs.

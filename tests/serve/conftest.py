@@ -15,23 +15,20 @@ import torch
 import uvicorn
 from PIL import Image
 
-from paumer import PauseConfig, Predictor, build_model
+from paumer import Measurement, Mode, Predictor, build_model
+from paumer.serve.http import Limits, create_app
 from paumer.serve.process import patient
-from paumer.serve.server import Limits, create_app
 from paumer.serve.service import Service
-from paumer.study.tradeoff import Measurement
 
 NAMES = tuple(f"thing {i}" for i in range(6))
 
 
-def measured(text, speed_up, miou, early_exit=False):
-    return Measurement(
-        pause=PauseConfig.parse(text), speed_up=speed_up, miou=miou, early_exit=early_exit
-    )
+def measured(text, speed_up, miou):
+    return Measurement(mode=Mode.parse(text), speed_up=speed_up, miou=miou)
 
 
 POINTS = {
-    "quick": measured("2:0.6", 2.0, 0.6, early_exit=True),
+    "quick": measured("2:0.6 exit", 2.0, 0.6),
     "whole": measured("none", 1.0, 0.7),
     "beaten": measured("2:0.1", 1.1, 0.5),
     "middle": measured("2:0.4", 1.4, 0.68),
@@ -47,11 +44,11 @@ def predictor(lively):
 
 @pytest.fixture(scope="session")
 def png():
-    """A function that gives a picture's file; blocks of colour, so that labels are clear."""
+    """A function that gives an image's file; blocks of colour, so that labels are clear."""
 
     def give(seed=0, size=(64, 64), kind="PNG"):
-        dice = np.random.default_rng(seed)
-        small = dice.integers(0, 256, (size[1] // 8, size[0] // 8, 3), np.uint8)
+        rng = np.random.default_rng(seed)
+        small = rng.integers(0, 256, (size[1] // 8, size[0] // 8, 3), np.uint8)
         memory = io.BytesIO()
         Image.fromarray(small.repeat(8, 0).repeat(8, 1)).save(memory, kind)
         return memory.getvalue()
@@ -96,9 +93,9 @@ def serving(predictor):
         if delay:
             run = service.batcher.run
 
-            def slowly(pictures, way):
+            def slowly(images, mode):
                 time.sleep(delay)
-                return run(pictures, way)
+                return run(images, mode)
 
             service.batcher.run = slowly
         return running

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from paumer import PauseConfig
-from paumer.data.labels import ClassSet
-from paumer.segmentation import Segmentation
+from paumer import Mode
+from paumer.classes import ClassSet
+from paumer.inference.result import Segmentation
 from paumer.serve import answers
 
 CLASSES = ClassSet(("a", "b", "c"), ((1, 2, 3), (40, 50, 60), (200, 100, 0)))
@@ -26,7 +26,7 @@ def segmentation(labels):
         entropy=np.zeros((2, 2), np.float32),
         paused_after=grid,
         patch=(labels.shape[0] / 2, labels.shape[1] / 2),
-        pause=PauseConfig.parse("3:0.5,5:0.5"),
+        mode=Mode.parse("3:0.5,5:0.5 exit size=8"),
         seconds=0.1,
         classes=CLASSES,
     )
@@ -54,7 +54,7 @@ def test_run_lengths_give_the_labels_back(labels):
     assert all(a != b for a, b in pairwise(numbers))
 
 
-def test_details_and_pictures():
+def test_details_and_images():
     result = segmentation(LABELS)
     details = answers.details(result)
     assert details["blocks"] == {"0": 0.25, "3": 0.5, "5": 0.25}

@@ -34,23 +34,23 @@ def test_latency_of_a_load():
     assert Load(10.0, 0, ()).latency(0, 1.0) == 0
 
 
-def poisson(rate, begin, end, dice):
-    now = begin + dice.expovariate(rate)
+def poisson(rate, begin, end, rng):
+    now = begin + rng.expovariate(rate)
     while now < end:
         yield now
-        now += dice.expovariate(rate)
+        now += rng.expovariate(rate)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_steady_load_is_averaged_long_and_a_change_forgets_the_past(seed):
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     arrivals = Arrivals()
-    for now in poisson(16, 0, 40, dice):
+    for now in poisson(16, 0, 40, rng):
         arrivals.add(now, (0.05, 0.03))
     load = arrivals.load(40.0)
     assert load.seconds > 30
     assert load.busy(0) == pytest.approx(0.8, rel=0.15)
-    for now in poisson(4, 40, 45, dice):
+    for now in poisson(4, 40, 45, rng):
         arrivals.add(now, (0.05, 0.03))
         arrivals.load(now)
     load = arrivals.load(45.0)

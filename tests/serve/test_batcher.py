@@ -6,39 +6,39 @@ import weakref
 import numpy as np
 import pytest
 
-from paumer import Inference, PauseConfig, Segmentation
-from paumer.data.labels import ClassSet
+from paumer import Mode, Segmentation
+from paumer.classes import ClassSet
 from paumer.serve.batcher import AbandonedError, Batcher, BusyError, Job
 from paumer.serve.governor import QueueGovernor
 
-WAYS = tuple(Inference(pause=PauseConfig.parse(text)) for text in ("none", "3:0.4", "3:0.8"))
+MODES = tuple(Mode.parse(text) for text in ("none", "3:0.4", "3:0.8 exit"))
 SECONDS = (0.1, 0.06, 0.04)
 
 
 class Gate:
-    """A predictor that waits until it may go on, and keeps what it was given."""
+    """A predictor that waits until it may continue, and keeps what it was given."""
 
     def __init__(self):
         self.open, self.entered, self.batches = threading.Semaphore(0), threading.Event(), []
 
-    def __call__(self, pictures, way):
-        self.batches.append(([int(p[0, 0, 0]) for p in pictures], way))
+    def __call__(self, images, mode):
+        self.batches.append(([int(p[0, 0, 0]) for p in images], mode))
         self.entered.set()
         assert self.open.acquire(timeout=10)
-        return [segmented(picture, way) for picture in pictures]
+        return [segmented(image, mode) for image in images]
 
 
-def segmented(picture, way):
+def segmented(image, mode):
     empty = np.zeros((1, 1), np.uint8)
     classes = ClassSet(("a",), ((0, 0, 0),))
-    found = np.zeros(picture.shape[:2], np.uint8)
+    found = np.zeros(image.shape[:2], np.uint8)
     return Segmentation(
-        picture, found, empty.astype(np.float32), empty, (8.0, 8.0), way.pause, 0.0, classes
+        image, found, empty.astype(np.float32), empty, (8.0, 8.0), mode, 0.0, classes
     )
 
 
-def job(number=0, size=(8, 8), limit=2, way=None, work=SECONDS):
-    return Job(np.full((*size, 3), number, np.uint8), size, work, limit, way)
+def job(number=0, size=(8, 8), limit=2, mode=None, work=SECONDS):
+    return Job(np.full((*size, 3), number, np.uint8), size, work, limit, mode)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def start(gate):
     started = []
 
     def give(target=10.0, **options):
-        batcher = Batcher(gate, WAYS, QueueGovernor(3, target), **options)
+        batcher = Batcher(gate, MODES, QueueGovernor(3, target), **options)
         batcher.start()
         started.append(batcher)
         return batcher
@@ -73,16 +73,27 @@ def first_in(batcher, gate, **options):
 def test_alike_run_together_in_order_and_others_apart(start, gate):
     batcher = start(batch=3)
     first_in(batcher, gate)
-    fixed = Inference(pause=PauseConfig.parse("5:0.2"))
-    jobs = [job(1), job(2, size=(8, 16)), job(3, way=fixed), *(job(n) for n in (4, 5, 6))]
+    fixed = Mode.parse("5:0.2 by=neighbours")
+    jobs = [job(1), job(2, size=(8, 16)), job(3, mode=fixed), *(job(n) for n in (4, 5, 6))]
     futures = [batcher.submit(item) for item in jobs]
     for _ in range(6):
         gate.open.release()
     done = [future.result(10) for future in futures]
     assert [numbers for numbers, _ in gate.batches] == [[0], [1, 4, 5], [2], [3], [6]]
     assert [int(d.result.image[0, 0, 0]) for d in done] == [1, 2, 3, 4, 5, 6]
-    assert done[2].way is fixed
+    assert done[2].result.mode is fixed
     assert all(d.queued > 0 for d in done)
+
+
+def test_modes_that_differ_in_one_word_run_apart_and_equal_ones_together(start, gate):
+    batcher = start(batch=3)
+    first_in(batcher, gate)
+    texts = ("5:0.2 exit", "5:0.2", "5:0.2 exit protect=a", "5:0.2 exit size=8", "5:0.2 exit")
+    futures = [batcher.submit(job(n, mode=Mode.parse(t))) for n, t in enumerate(texts, 1)]
+    for _ in range(5):
+        gate.open.release()
+    assert [str(future.result(10).result.mode) for future in futures] == list(texts)
+    assert [numbers for numbers, _ in gate.batches] == [[0], [1, 5], [2], [3], [4]]
 
 
 def test_a_floor_is_kept_when_the_governor_hurries(start, gate):
@@ -92,9 +103,9 @@ def test_a_floor_is_kept_when_the_governor_hurries(start, gate):
     others = [batcher.submit(job(2)) for _ in range(11)]
     for _ in range(13):
         gate.open.release()
-    ways = [future.result(10).way for future in floor + others]
-    assert ways[0] == WAYS[1]
-    assert ways[1] == WAYS[2]
+    modes = [future.result(10).result.mode for future in floor + others]
+    assert modes[0] == MODES[1]
+    assert modes[1] == MODES[2]
 
 
 def test_more_than_can_be_done_in_time_is_refused_at_once(start, gate):
@@ -139,7 +150,7 @@ def test_cancelled_jobs_leave(start, gate):
     assert [numbers for numbers, _ in gate.batches] == [[0], [2], [4]]
 
 
-def test_a_batch_goes_on_until_nobody_wants_it(start, gate):
+def test_a_batch_continues_until_nobody_wants_it(start, gate):
     batcher = start(batch=2)
     first = first_in(batcher, gate)
     futures = [batcher.submit(job(n)) for n in (1, 2)]
@@ -163,14 +174,14 @@ def test_what_nobody_wants_is_freed_at_once(gate):
 
     made = []
 
-    def run(pictures, way):
+    def run(images, mode):
         large = Large()
         made.append(weakref.ref(large))
         gate.entered.set()
         assert gate.open.acquire(timeout=10)
         batcher.check_wanted()
 
-    batcher = Batcher(run, WAYS, QueueGovernor(3, 1.0))
+    batcher = Batcher(run, MODES, QueueGovernor(3, 1.0))
     batcher.start()
     gc.disable()
     try:
@@ -183,17 +194,17 @@ def test_what_nobody_wants_is_freed_at_once(gate):
 
 
 def test_a_failure_is_its_own_only(start):
-    def run(pictures, way):
-        if pictures[0][0, 0, 0] == 1:
+    def run(images, mode):
+        if images[0][0, 0, 0] == 1:
             raise RuntimeError("no memory")
-        return [segmented(picture, way) for picture in pictures]
+        return [segmented(image, mode) for image in images]
 
-    batcher = Batcher(run, WAYS, QueueGovernor(3, 1.0))
+    batcher = Batcher(run, MODES, QueueGovernor(3, 1.0))
     batcher.start()
     wrong = batcher.submit(job(1))
     with pytest.raises(RuntimeError, match="no memory"):
         wrong.result(10)
-    assert batcher.submit(job(2)).result(10).way == WAYS[0]
+    assert batcher.submit(job(2)).result(10).result.mode == MODES[0]
     batcher.stop()
     assert not batcher.running
 

@@ -102,7 +102,7 @@ def test_a_replica_killed_under_load_loses_no_answer(proxy, replica, serving, pr
                 for turn in range(15):
                     if number == 0 and turn == 5:
                         first.kill()
-                    options = {"pause": "none"}
+                    options = {"mode": "none"}
                     answers.append(await client.post("/v1/segment", content=png(), params=options))
                 return answers
 

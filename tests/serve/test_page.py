@@ -18,8 +18,9 @@ import pytest
 from PIL import Image
 
 import paumer
-from paumer.data.labels import CAMVID, paint
-from paumer.segmentation import _BLOCK_COLOURS
+from paumer import Mode
+from paumer.classes import CAMVID, paint
+from paumer.inference.result import _BLOCK_COLOURS
 
 pytestmark = pytest.mark.slow
 
@@ -42,21 +43,14 @@ KINDS = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
+FAST = "3:0.4,5:0.4 by=neighbours"
 POINTS = [
-    {
-        "name": name,
-        "pause": pause,
-        "early_exit": False,
-        "criterion": who,
-        "miou": miou,
-        "speed_up": speed,
-    }
-    | {"latency_ms": 40 / speed}
-    for name, pause, who, miou, speed in (
-        ("accurate", "none", "entropy", 0.645, 1.0),
-        ("light", "3:0.2", "entropy", 0.646, 1.2),
-        ("balanced", "3:0.4", "entropy", 0.644, 1.4),
-        ("fast", "3:0.4,5:0.4", "neighbours", 0.636, 1.7),
+    {"name": name, "mode": mode, "miou": miou, "speed_up": speed, "latency_ms": 40 / speed}
+    for name, mode, miou, speed in (
+        ("accurate", "none", 0.645, 1.0),
+        ("light", "3:0.2", 0.646, 1.2),
+        ("balanced", "3:0.4", 0.644, 1.4),
+        ("fast", FAST, 0.636, 1.7),
     )
 ]
 
@@ -67,7 +61,7 @@ MODEL = {
         for name, colour in zip(CAMVID.names, CAMVID.colours, strict=True)
     ],
     "points": POINTS,
-    "curve": [*POINTS, POINTS[1] | {"name": None, "pause": "5:0.2", "miou": 0.64}],
+    "curve": [*POINTS, POINTS[1] | {"name": None, "mode": "5:0.2", "miou": 0.64}],
     "blocks": 12,
     "latency_ms": 200,
     "patch": [16, 16],
@@ -84,11 +78,11 @@ def scene(number=0, width=96, height=72):
     return png(np.full((height, width, 3), 90 + 20 * number, np.uint8))
 
 
-def labels_of(width, height, pause):
+def labels_of(width, height, mode):
     """Sky over road; with pausing a tenth of the columns become pavement."""
     labels = np.zeros((height, width), np.uint8)
     labels[height // 2 :] = 3
-    if pause != "none":
+    if mode != "none":
         labels[:, : width // 10] = 4
     return labels
 
@@ -118,32 +112,30 @@ class Stub:
         self.thread.join()
         self.server.server_close()
 
-    def pauses(self):
-        return [query["pause"] for query in self.asked]
+    def modes(self):
+        return [query["mode"] for query in self.asked]
 
     def scenes(self):
         return {"morning": scene(0), "evening": scene(1)}
 
     def segment(self, query, body):
-        pause = "3:0.4" if query["pause"] == "auto" else query["pause"]
+        mode = str(Mode.parse("3:0.4" if query["mode"] == "auto" else query["mode"]))
         with Image.open(io.BytesIO(body)) as picture:
             width, height = picture.size
-        labels = labels_of(width, height, pause)
+        labels = labels_of(width, height, mode)
         painted = png(paint(labels, CAMVID))
         if query["output"] != "all":
             return painted
         images = dict.fromkeys(("overlay", "labels", "paused", "entropy"), painted)
         counts = np.bincount(labels.ravel(), minlength=len(CAMVID)) / labels.size
-        blocks = {"0": 1.0} if pause == "none" else {"0": 0.6, "3": 0.4}
+        blocks = {"0": 1.0} if mode == "none" else {"0": 0.6, "3": 0.4}
         return {
-            "pause": pause,
-            "point": next((p["name"] for p in POINTS if p["pause"] == pause), None),
-            "early_exit": query.get("early_exit") == "true",
-            "criterion": query.get("criterion", "entropy"),
+            "mode": mode,
+            "point": next((p["name"] for p in POINTS if p["mode"] == mode), None),
             "width": width,
             "height": height,
             "milliseconds": {"queue": 1.0, "compute": 30.0, "encode": 4.0, "total": 35.0},
-            "work": 1.0 if pause == "none" else 0.7,
+            "work": 1.0 if mode == "none" else 0.7,
             "shares": dict(zip(CAMVID.names, counts.tolist(), strict=True)),
             "blocks": blocks,
             "images": {
@@ -162,7 +154,7 @@ class Stub:
             "queue": 2,
             "running": 1,
             "point": "fast",
-            "pause": "3:0.4,5:0.4",
+            "mode": FAST,
             "requests_per_second": 4.2,
             "latency_ms_p50": 60.0,
             "latency_ms_p99": 209.0,
@@ -220,8 +212,12 @@ def handler_of(stub):
                 status, headers, error = stub.refusals.popleft()
                 self.answer(error, status=status, headers=headers)
                 return
-            time.sleep(stub.delays.get(query["pause"], 0))
-            result = stub.segment(query, body)
+            time.sleep(stub.delays.get(query["mode"], 0))
+            try:
+                result = stub.segment(query, body)
+            except ValueError as error:
+                self.answer({"error": str(error)}, status=400)
+                return
             self.answer(result, "image/png" if isinstance(result, bytes) else "application/json")
 
     return Handler
@@ -243,10 +239,10 @@ def test_the_page_has_no_script_or_style_in_its_text():
     assert re.findall(r"<script(?![^>]*\ssrc=)", text) == []
 
 
-def test_every_place_that_the_scripts_name_is_there():
-    places = set(re.findall(r'\sid="([\w-]+)"', (PAGE / "index.html").read_text("utf-8")))
+def test_every_id_that_the_scripts_name_is_there():
+    ids = set(re.findall(r'\sid="([\w-]+)"', (PAGE / "index.html").read_text("utf-8")))
     scripts = "".join(file.read_text("utf-8") for file in PAGE.glob("*.js"))
-    assert set(re.findall(r'(?:byId|inputOf|place)\("([\w-]+)"\)', scripts)) <= places
+    assert set(re.findall(r'(?:byId|inputOf|place)\("([\w-]+)"\)', scripts)) <= ids
 
 
 def test_the_page_is_packed_with_the_package():
@@ -291,7 +287,7 @@ def open_page(browser, stub):
     stub.reset()
     pages, asked, complaints = [], [], []
 
-    def give(script=None, wait="Pause 3:0.4:", **options):
+    def give(script=None, wait="Mode 3:0.4:", **options):
         context = browser.new_context(**options)
         context.set_default_timeout(5000)
         page = context.new_page()
@@ -336,16 +332,15 @@ def settles(condition):
 def test_a_built_in_scene_is_segmented_at_once(open_page, stub):
     page = open_page()
     says(page, "#model", f"street-test: 12 blocks, patches of 16 {TIMES} 16 pixels, 11 classes")
-    says(page, "#message", f"morning, 96 {TIMES} 72. Pause 3:0.4: 35 ms.")
+    says(page, "#message", f"morning, 96 {TIMES} 72. Mode 3:0.4: 35 ms.")
     says(page, "#time", "35 ms")
     says(page, "#saved", "30 %")
     says(page, "#same", "91 %")
     says(page, "#blocks", "paused after block 3")
     says(page, "#classes li:first-child", "sky")
-    assert stub.asked[:2] == [
-        {"pause": "3:0.4", "output": "all", "early_exit": "false"},
-        {"pause": "none", "output": "all", "early_exit": "false"},
-    ]
+    labels = [page.locator(side).get_attribute("aria-label") for side in ("#with", "#without")]
+    assert labels == ["morning, overlay, mode 3:0.4", "morning, overlay, no pausing"]
+    assert stub.asked[:2] == [{"mode": mode, "output": "all"} for mode in ("3:0.4", "none")]
     page.get_by_role("button", name="evening").click()
     says(page, "#message", "evening")
     assert stub.bodies[2] == scene(1)
@@ -402,7 +397,7 @@ def test_pictures_are_pasted_and_dropped(open_page, stub):
         assert scene(number + 5) in stub.bodies
 
 
-def test_what_is_no_picture_is_refused_without_asking(open_page, stub):
+def test_what_is_not_a_picture_is_refused_without_asking(open_page, stub):
     page = open_page()
     settles(lambda: len(stub.asked) == 2)
     page.set_input_files("#file", {"name": "a.txt", "mimeType": "text/plain", "buffer": b"text"})
@@ -415,11 +410,10 @@ def test_the_dial_turns_by_keyboard_and_asks_when_it_rests(open_page, stub):
     settles(lambda: len(stub.asked) == 2)
     page.locator("#dial").focus()
     page.keyboard.press("ArrowRight")
-    says(page, "#message", "Pause 3:0.4,5:0.4:")
+    says(page, "#message", f"Mode {FAST}:")
     says(page, "#point", "fast")
     text = page.locator("#dial").get_attribute("aria-valuetext")
-    assert text == f"fast: pause 3:0.4,5:0.4, by neighbours, mIoU 63.6, 1.70 {TIMES} as fast"
-    assert stub.asked[-1]["criterion"] == "neighbours"
+    assert text == f"fast: {FAST}, mIoU 63.6, 1.70 {TIMES} as fast"
     page.evaluate(
         """async () => {
             const dial = document.getElementById("dial");
@@ -430,10 +424,10 @@ def test_the_dial_turns_by_keyboard_and_asks_when_it_rests(open_page, stub):
             }
         }"""
     )
-    says(page, "#message", "Pause 3:0.2:")
-    assert stub.pauses() == ["3:0.4", "none", "3:0.4,5:0.4", "3:0.2"]
+    says(page, "#message", "Mode 3:0.2:")
+    assert stub.modes() == ["3:0.4", "none", FAST, "3:0.2"]
     page.keyboard.press("End")
-    says(page, "#message", "Pause 3:0.4,5:0.4:")
+    says(page, "#message", f"Mode {FAST}:")
     assert len(stub.asked) == 4, "an answer that was there is not asked for again"
 
 
@@ -447,33 +441,27 @@ def test_an_old_answer_never_covers_a_newer_one(open_page, stub, deaf):
     stub.delays["3:0.2"] = 0.5
     page.locator("#dial").focus()
     page.keyboard.press("ArrowLeft")
-    settles(lambda: stub.pauses()[-1] == "3:0.2")
+    settles(lambda: stub.modes()[-1] == "3:0.2")
     page.keyboard.press("End")
-    says(page, "#message", "Pause 3:0.4,5:0.4:")
+    says(page, "#message", f"Mode {FAST}:")
     page.wait_for_timeout(500)
-    says(page, "#message", "Pause 3:0.4,5:0.4:")
-    says(page, "#with-name", "pause 3:0.4,5:0.4")
+    says(page, "#message", f"Mode {FAST}:")
+    says(page, "#with-name", FAST)
     assert any("3%3A0.2" in url for url in (done if deaf else failed))
 
 
-def test_a_typed_configuration(open_page, stub):
+def test_a_typed_mode(open_page, stub):
     page = open_page()
-    field = page.get_by_label("Pause", exact=True)
+    field = page.get_by_label("Mode", exact=True)
     field.fill("4:0.5, 8:<0.3")
     field.press("Enter")
-    says(page, "#message", "Pause 4:0.5,8:<0.3:")
-    says(page, "#point-facts", "not measured")
-    page.get_by_label("Early exit").check()
-    settles(
-        lambda: (
-            stub.asked[-1] == {"pause": "4:0.5,8:<0.3", "output": "all"} | {"early_exit": "true"}
-        )
-    )
+    says(page, "#message", "Mode 4:0.5,8:<0.3:")
+    says(page, "#point-facts", "4:0.5,8:<0.3, not measured")
     asked = len(stub.asked)
     for text, problem in {
         "14:0.4": "There is no block 14: this model has blocks 1 to 12.",
-        "3:1.4": "The share 1.4 is too large",
-        "quick": "“quick” is no pause",
+        "3:1.4 exit": "The share 1.4 is too large",
+        "quick": "“quick” is not a pause",
     }.items():
         field.fill(text)
         field.press("Enter")
@@ -482,19 +470,95 @@ def test_a_typed_configuration(open_page, stub):
     assert len(stub.asked) == asked
     field.fill("fast")
     field.press("Enter")
-    says(page, "#message", "Pause 3:0.4,5:0.4:")
-    says(page, "#trouble", "")
+    says(page, "#message", f"Mode {FAST}:")
+    assert page.locator("#trouble").text_content() == ""
     assert field.get_attribute("aria-invalid") == "false"
+    assert field.input_value() == FAST
+
+
+def test_a_typed_mode_of_many_words(open_page, stub):
+    page = open_page()
+    settles(lambda: len(stub.asked) == 2)
+    field = page.get_by_label("Mode", exact=True)
+    field.fill(" 4:0.5,8: 0.3  size=288 protect=sky+road exit ")
+    field.press("Enter")
+    mode = "4:0.5,8:0.3 exit protect=road+sky size=288"
+    says(page, "#message", f"Mode {mode}:")
+    says(page, "#with-name", mode)
+    says(page, "#point", mode)
+    says(page, "#blocks", "paused after block 8")
+    assert stub.asked[-1]["mode"].split()[1:] == ["size=288", "protect=sky+road", "exit"]
+    assert page.get_by_label("Early exit").is_checked()
+    page.get_by_role("button", name="evening").click()
+    says(page, "#message", f"evening, 96 {TIMES} 72. Mode {mode}:")
+    assert mode in stub.modes(), "from then on it is asked for in the service's spelling"
+    with page.expect_download():
+        page.get_by_role("button", name="Download the mask").click()
+    assert {"mode": mode, "output": "mask"} in stub.asked
+
+
+def test_what_the_service_does_not_know_of_a_mode_is_told(open_page, stub):
+    page = open_page()
+    settles(lambda: len(stub.asked) == 2)
+    field = page.get_by_label("Mode", exact=True)
+    for text, problem in {
+        "3:0.4 by=luck": "No criterion",
+        "3:0.4 quickly": "Cannot read",
+        "none size=0": "Size is 0",
+    }.items():
+        field.fill(text)
+        field.press("Enter")
+        says(page, "#trouble", problem)
+        assert page.locator("#message").text_content() == ""
+        assert stub.modes()[-1] == text
+    field.fill("none size=288")
+    field.press("Enter")
+    says(page, "#message", "Mode none size=288:")
+    assert page.locator("#trouble").text_content() == ""
+
+
+def test_early_exit_is_a_word_of_the_mode(open_page, stub):
+    page = open_page()
+    settles(lambda: len(stub.asked) == 2)
+    early, field = page.get_by_label("Early exit"), page.locator("#mode")
+    assert not early.is_checked()
+    early.check()
+    says(page, "#message", "Mode 3:0.4 exit:")
+    assert field.input_value() == "3:0.4 exit"
+    says(page, "#point-facts", "3:0.4 exit, not measured")
+    early.uncheck()
+    says(page, "#message", "Mode 3:0.4:")
+    says(page, "#point", "balanced")
+    page.locator("#dial").focus()
+    page.keyboard.press("End")
+    says(page, "#message", f"Mode {FAST}:")
+    assert not early.is_checked()
+    early.check()
+    says(page, "#message", "Mode 3:0.4,5:0.4 exit by=neighbours:")
+    assert stub.modes()[2:] == ["3:0.4 exit", FAST, "3:0.4,5:0.4 exit by=neighbours"]
+    page.get_by_label("Auto").check()
+    says(page, "#point", "auto: balanced")
+    assert not early.is_checked()
+    early.check()
+    says(page, "#message", "Mode 3:0.4 exit:")
+    assert not page.get_by_label("Auto").is_checked()
+    page.locator("#dial").focus()
+    page.keyboard.press("Home")
+    says(page, "#message", "Mode none:")
+    early.click()  # Where nothing pauses, nothing exits.
+    says(page, "#message", "Mode none:")
+    assert not early.is_checked()
+    assert field.input_value() == "none"
 
 
 def test_auto_leaves_the_choice_to_the_service(open_page, stub):
     page = open_page()
     page.locator("#dial").focus()
     page.keyboard.press("End")
-    says(page, "#message", "Pause 3:0.4,5:0.4:")
+    says(page, "#message", f"Mode {FAST}:")
     page.get_by_label("Auto").check()
     says(page, "#point", "auto: balanced")
-    assert stub.asked[-1] == {"pause": "auto", "output": "all"}
+    assert stub.asked[-1] == {"mode": "auto", "output": "all"}
     assert page.locator("#dial").input_value() == "2"
     page.locator("#dial").focus()
     page.keyboard.press("ArrowLeft")
@@ -518,7 +582,7 @@ def test_a_refusal_is_told_in_words(open_page, stub):
         says(page, "#trouble", shown)
         assert page.get_by_role("button", name="Try again").is_visible() == (status == 503)
         page.keyboard.press("Home")
-        says(page, "#message", "Pause none:")
+        says(page, "#message", "Mode none:")
         assert page.locator("#trouble").text_content() == ""
     assert page.locator("#trouble").get_attribute("role") == "alert"
 
@@ -530,9 +594,9 @@ def test_a_full_service_is_asked_again_when_it_says(open_page, stub):
     page.locator("#dial").focus()
     page.keyboard.press("End")
     says(page, "#trouble", "takes no more just now. The queue is full. Trying again in 1 s.")
-    says(page, "#message", "Pause 3:0.4,5:0.4:")
+    says(page, "#message", f"Mode {FAST}:")
     assert page.locator("#trouble").text_content() == ""
-    assert stub.pauses()[2:] == ["3:0.4,5:0.4"] * 2
+    assert stub.modes()[2:] == [FAST] * 2
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["told to", "by itself"])
@@ -549,7 +613,7 @@ def test_a_server_that_is_gone_is_told_and_found_again(open_page, told):
         page.get_by_role("button", name="Try again").click()
     else:
         page.unroute(gone[1])
-    says(page, "#message", "Pause 3:0.4,5:0.4:")
+    says(page, "#message", f"Mode {FAST}:")
     assert page.locator("#trouble").text_content() == ""
 
 
@@ -591,15 +655,37 @@ def test_layers_and_the_two_sides(open_page):
 
 def test_a_point_of_the_curve_sets_the_dial(open_page, stub):
     page = open_page()
-    page.get_by_role("button", name="pause 5:0.2, mIoU 64.0").click()
-    says(page, "#message", "Pause 5:0.2:")
+    page.get_by_role("button", name="5:0.2, mIoU 64.0").click()
+    says(page, "#message", "Mode 5:0.2:")
     current = page.locator("[aria-current]")
-    assert current.get_attribute("data-key") == "5:0.2 false entropy"
+    assert current.get_attribute("data-key") == "5:0.2"
     current.focus()
     page.keyboard.press("End")
     page.keyboard.press("Enter")
-    says(page, "#message", "Pause 3:0.4,5:0.4:")
+    says(page, "#message", f"Mode {FAST}:")
     says(page, "#point", "fast")
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_names_on_the_curve_do_not_cover_the_axis(open_page, stub, monkeypatch, width):
+    # A long name of the slowest point, as high as a number on the axis.
+    names, mious = ("unpaused", "accurate", "balanced", "fast"), (0.675, 0.672, 0.666, 0.646)
+    news = ({"name": name, "miou": miou} for name, miou in zip(names, mious, strict=True))
+    points = [point | new for point, new in zip(POINTS, news, strict=True)]
+    monkeypatch.setattr(stub, "model", MODEL | {"points": points, "curve": points})
+    page = open_page(viewport={"width": width, "height": 740})
+    says(page, "#curve", "unpaused")
+    boxes = {
+        kind: page.locator(f"#curve .{kind}").evaluate_all(
+            "all => all.map(e => e.getBoundingClientRect().toJSON())"
+        )
+        for kind in ("name", "tick")
+    }
+    assert len(boxes["name"]) == len(POINTS)
+    for name in boxes["name"]:
+        for tick in boxes["tick"]:
+            beside = name["left"] >= tick["right"] or tick["left"] >= name["right"]
+            assert beside or name["top"] >= tick["bottom"] or tick["top"] >= name["bottom"]
 
 
 def test_the_strip_follows_the_service(open_page):
@@ -623,8 +709,7 @@ def test_downloads_are_of_what_is_shown(open_page, stub):
         assert download.value.suggested_filename == f"morning_{output}.png"
         saved = Path(download.value.path()).read_bytes()
         assert saved == png(paint(labels_of(96, 72, "3:0.4"), CAMVID))
-        asked = {"pause": "3:0.4", "output": output, "early_exit": "false"}
-        assert asked in stub.asked
+        assert {"mode": "3:0.4", "output": output} in stub.asked
 
 
 def test_a_phone_shows_all_of_it_without_scrolling_sideways(open_page):
@@ -682,7 +767,7 @@ def test_everything_has_a_name_and_a_place_in_the_tab_order(open_page):
         if not name or (seen and name == seen[0]):
             break
         seen.append(name)
-    assert {"file", "divider", "dial", "pause", "early", "auto"} <= set(seen)
+    assert {"file", "divider", "dial", "mode", "early", "auto"} <= set(seen)
     assert any(name.startswith("balanced: ") for name in seen)
     unnamed = "() => [...document.querySelectorAll('input, button, [role=button], [role=img]')]"
     unnamed += ".filter(e => !(e.labels?.length || e.getAttribute('aria-label') || e.textContent))"

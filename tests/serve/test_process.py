@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 import uvicorn
 
-from paumer.cli import main
+from paumer.cli.main import main
 from paumer.serve import process
 from paumer.serve.service import Service
 

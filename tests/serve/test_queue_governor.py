@@ -16,11 +16,11 @@ HEADROOM = inspect.signature(Batcher).parameters["headroom"].default
 
 
 def simulate(rate, until, seed, ladder=LADDER, wavers=0.0):
-    """Poisson arrivals of ``rate(t)`` in pictures of S0; latencies, refused, changes.
+    """Poisson arrivals of ``rate(t)`` in images of S0; latencies, refused, changes.
 
     The machine's speed ``wavers`` by so much, for one to four seconds each time.
     """
-    dice, world = random.Random(seed), random.Random(-1 - seed)
+    rng, world = random.Random(seed), random.Random(-1 - seed)
     pace, paced_until = 1.0, 0.0
     governor = QueueGovernor(len(ladder), TARGET)
     queue, latencies, changes = deque(), [], []
@@ -31,8 +31,8 @@ def simulate(rate, until, seed, ladder=LADDER, wavers=0.0):
     def next_after(time):
         # Drawn at three times capacity and thinned, so that a change of rate counts at once.
         while True:
-            time += dice.expovariate(3 / S0)
-            if dice.random() < rate(time) / 3:
+            time += rng.expovariate(3 / S0)
+            if rng.random() < rate(time) / 3:
                 return time
 
     coming = next_after(0.0)
@@ -69,7 +69,7 @@ def simulate(rate, until, seed, ladder=LADDER, wavers=0.0):
             place = choose()
             if now >= paced_until:
                 pace, paced_until = world.lognormvariate(0, wavers), now + world.uniform(1, 4)
-            seconds = ladder[place] * pace * dice.uniform(0.95, 1.05)
+            seconds = ladder[place] * pace * rng.uniform(0.95, 1.05)
             running = (queue.popleft(), now, now + seconds, place)
     return sorted(latencies), refused, changes
 

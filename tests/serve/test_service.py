@@ -3,9 +3,8 @@ import threading
 import numpy as np
 import pytest
 
-from paumer import PauseConfig, Predictor
+from paumer import Measurement, Mode, Predictor
 from paumer.serve.service import Asked, Service, known_points, ladder_points, stoppable
-from paumer.study.tradeoff import Measurement
 
 
 @pytest.fixture
@@ -16,7 +15,7 @@ def service(predictor):
     made.stop()
 
 
-def picture(seed=0):
+def image(seed=0):
     small = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), np.uint8)
     return small.repeat(8, 0).repeat(8, 1)
 
@@ -28,83 +27,110 @@ def test_points_go_from_accurate_to_fast_and_beaten_ones_stay_out(predictor):
 
 
 def test_two_names_of_one_point_are_one_rung():
-    point = Measurement(pause=PauseConfig(), speed_up=1.0, miou=0.7)
+    point = Measurement(mode=Mode(), speed_up=1.0, miou=0.7)
     assert list(ladder_points({"unpaused": point, "accurate": point})) == ["unpaused"]
 
 
-def test_points_that_differ_in_who_pauses_are_two_rungs():
-    pause = PauseConfig.parse("2:0.5")
+@pytest.mark.parametrize("word", ["exit", "by=neighbours", "protect=a", "size=48"])
+def test_points_that_differ_in_one_word_are_two_rungs(word):
     points = {
-        "one": Measurement(pause=pause, speed_up=1.4, miou=0.7),
-        "two": Measurement(pause=pause, speed_up=1.5, miou=0.6, criterion="borders"),
+        "one": Measurement(mode=Mode.parse("2:0.5"), speed_up=1.4, miou=0.7),
+        "two": Measurement(mode=Mode.parse(f"2:0.5 {word}"), speed_up=1.5, miou=0.6),
     }
     assert list(ladder_points(points)) == ["one", "two"]
 
 
 def test_a_point_that_is_spelled_out_keeps_its_name(predictor):
-    pause = PauseConfig.parse("2:0.5")
     points = {
-        "plain": Measurement(pause=pause, speed_up=1.4, miou=0.7),
-        "near": Measurement(pause=pause, speed_up=1.5, miou=0.6, criterion="neighbours"),
+        "plain": Measurement(mode=Mode.parse("2:0.5"), speed_up=1.4, miou=0.7),
+        "near": Measurement(mode=Mode.parse("2:0.5 by=neighbours"), speed_up=1.5, miou=0.6),
     }
     service = Service(Predictor(predictor.network, points), "small")
-    for criterion, name in ((None, "plain"), ("neighbours", "near"), ("borders", None)):
-        assert service.point_name(service.way(Asked(pause="2:0.5", criterion=criterion))) == name
-    assert service.point_name(service.way(Asked(pause="none", criterion="borders"))) == "unpaused"
+    for text, name in {
+        "2:0.5": "plain",
+        "2:0.5 by=entropy": "plain",
+        "2:0.5 by=neighbours": "near",
+        "2:0.5 by=neighbours exit": None,
+        "none by=neighbours exit": "unpaused",
+    }.items():
+        assert service.point_name(service.mode(Asked(mode=text))) == name
 
 
 def test_a_model_without_points_has_some_of_the_paper(predictor):
     bare = Predictor(predictor.network)
     points = known_points(bare)
     assert next(iter(points)) == "unpaused"
-    assert [str(point.pause) for point in points.values()] == ["none", "3:0.4", "3:0.4,5:0.4"]
+    assert [str(point.mode) for point in points.values()] == ["none", "3:0.4", "3:0.4,5:0.4"]
     speeds = [point.speed_up for point in points.values()]
     assert speeds == sorted(speeds)
     assert speeds[0] == 1
-    only = Predictor(predictor.network, {"some": Measurement(pause=PauseConfig.parse("2:0.5"))})
+    only = Predictor(predictor.network, {"some": Measurement(mode=Mode.parse("2:0.5"))})
     assert list(known_points(only)) == ["unpaused", "some"]
+    small = Predictor(predictor.network, {"small": Measurement(mode=Mode(size=32))})
+    points = known_points(small)
+    assert list(points) == ["unpaused", "small"]
+    assert points["small"].speed_up > 2
 
 
 def test_what_can_be_asked_for(service):
-    assert service.way(Asked()) is None
-    assert str(service.way(Asked(pause="2:0.3")).pause) == "2:0.3"
-    assert service.way(Asked(pause="2:0.3", early_exit=True)).early_exit
-    assert service.way(Asked(pause="quick")).early_exit
+    assert service.mode(Asked()) is None
+    for text in ("2:0.3", "2:0.3 exit", "2:0.3 by=neighbours protect=thing%201 size=48"):
+        assert str(service.mode(Asked(mode=text))) == text
+    assert str(service.mode(Asked(mode="none size=48"))) == "none size=48"
+    assert str(service.mode(Asked(mode="quick"))) == "2:0.6 exit"
     assert service.limit("middle") == 1
     for asked, words in {
-        Asked(pause="slow"): '"slow" is no configuration .* whole, beaten, middle, quick',
-        Asked(pause="2:1.5"): "share 1.5",
-        Asked(pause="99:0.5"): "cannot pause after block 99",
-        Asked(early_exit=True): 'early_exit goes with a configuration .* not with "auto"',
+        Asked(mode="slow"): 'mode "slow" is not one such as .* whole, beaten, middle, quick',
+        Asked(mode="auto exit"): 'mode "auto exit" is not one such as',
+        Asked(mode="quick exit"): 'mode "quick exit" is not one such as',
+        Asked(mode="2:1.5"): "share 1.5",
+        Asked(mode="2:0.5 quickly"): 'cannot read "quickly"',
+        Asked(mode="2:0.5 by=luck"): 'no criterion "luck"',
+        Asked(mode="2:0.5 by=margin"): 'criterion "margin" was removed in 0.2',
+        Asked(mode="2:0.5 by=random"): "by=random is for evaluate and sweep alone",
+        Asked(mode="2:0.5 by=oracle"): "by=oracle is for evaluate and sweep alone",
+        Asked(mode="2:0.5 protect=nobody"): "nobody",
+        Asked(mode="99:0.5"): "cannot pause after block 99",
         Asked(floor="nowhere"): 'no operating point "nowhere" to stop at',
-        Asked(pause="none", floor="quick"): 'floor goes with pause "auto"',
+        Asked(mode="none", floor="quick"): 'floor goes with mode "auto"',
+        Asked(mode="quick", floor="quick"): 'floor goes with mode "auto"',
     }.items():
         with pytest.raises(ValueError, match=words):
             service.check(asked)
 
 
-def test_a_picture_gets_the_labels_that_it_gets_alone(service, predictor):
-    done = service.submit(picture(), Asked()).result(30)
-    assert np.array_equal(done.result.labels, predictor.predict(picture()).labels)
-    assert service.point_name(done.way) == "whole"
-    done = service.submit(picture(), Asked(pause="3:0.3")).result(30)
-    assert np.array_equal(done.result.labels, predictor.predict(picture(), "3:0.3").labels)
-    assert service.point_name(done.way) is None
-    assert 0 < service.work_ratio(done.result, done.way) < 1
+def test_an_image_gets_the_labels_that_it_gets_alone(service, predictor):
+    done = service.submit(image(), Asked()).result(30)
+    assert np.array_equal(done.result.labels, predictor.predict(image()).labels)
+    assert service.point_name(done.result.mode) == "whole"
+    done = service.submit(image(), Asked(mode="3:0.3")).result(30)
+    assert np.array_equal(done.result.labels, predictor.predict(image(), "3:0.3").labels)
+    assert service.point_name(done.result.mode) is None
+    assert 0 < service.work_ratio(done.result) < 1
 
 
 def test_the_work_of_a_threshold_is_what_paused(service, predictor):
-    done = service.submit(picture(), Asked(pause="2:<9")).result(30)
-    assert service.work_ratio(done.result, done.way) < 0.95
-    assert service.submit(picture(), Asked(pause="2:<-1")).result(30).result.paused_after.max() == 0
+    done = service.submit(image(), Asked(mode="2:<9")).result(30)
+    assert service.work_ratio(done.result) < 0.95
+    assert service.submit(image(), Asked(mode="2:<-1")).result(30).result.paused_after.max() == 0
+
+
+def test_the_work_of_another_size_is_compared_with_the_usual_one(service):
+    works = {}
+    for text in ("none size=32", "none", "none size=128", "2:0.5 size=128"):
+        done = service.submit(image(), Asked(mode=text)).result(30)
+        assert done.result.labels.shape == (64, 64)
+        works[text] = service.work_ratio(done.result)
+    assert works["none size=32"] < works["none"] == 1
+    assert 1 < works["2:0.5 size=128"] < works["none size=128"]
 
 
 def test_a_fixed_point_stays(predictor):
     service = Service(predictor, point="middle")
     service.start()
-    done = service.submit(picture(), Asked()).result(30)
+    done = service.submit(image(), Asked()).result(30)
     service.stop()
-    assert str(done.way.pause) == "2:0.4"
+    assert str(done.result.mode) == "2:0.4"
     assert service.names == ("middle",)
     with pytest.raises(ValueError, match='no operating point "nowhere": choose of whole'):
         Service(predictor, point="nowhere")
@@ -114,7 +140,8 @@ def test_the_model_and_the_status_in_json(service):
     model = service.describe()
     assert [point["name"] for point in model["points"]] == ["whole", "middle", "quick"]
     assert [point["name"] for point in model["curve"]] == ["whole", "beaten", "middle", "quick"]
-    assert model["points"][1]["pause"] == "2:0.4"
+    assert model["points"][1].keys() == {"name", "mode", "miou", "speed_up", "latency_ms"}
+    assert [point["mode"] for point in model["points"]] == ["none", "2:0.4", "2:0.6 exit"]
     assert model["points"][1]["miou"] == 0.68
     assert model["classes"][0].keys() == {"name", "colour"}
     assert model["blocks"] == 6
@@ -122,6 +149,7 @@ def test_the_model_and_the_status_in_json(service):
     service.tick()
     status = service.status()
     assert status["point"] == "whole"
+    assert status["mode"] == "none"
     assert status["queue"] == 0
     assert len(status["history"]) == 1
     assert b"paumer_queue 0.0" in service.metrics()
@@ -135,35 +163,34 @@ def test_work_that_nobody_wants_ends_at_the_next_block(predictor):
 
     def ask():
         asked.append(1)
-        if len(asked) == 9:
+        if len(asked) == 11:
             raise EnoughError
 
     worker = stoppable(predictor, ask)
-    how = predictor.way("2:0.4")
-    found = worker.predict_batch([picture()], how)[0]
-    assert len(asked) == 6  # Once for each block.
-    assert np.array_equal(found.labels, predictor.predict(picture(), "2:0.4").labels)
+    found = worker.predict_batch([image()], "2:0.4")[0]
+    assert len(asked) == 6 + 1 + 1  # After each block, after the pause, before the decoder.
+    assert np.array_equal(found.labels, predictor.predict(image(), "2:0.4").labels)
     with pytest.raises(EnoughError):
-        worker.predict_batch([picture()], how)
-    assert len(asked) == 9
+        worker.predict_batch([image()], "2:0.4")
+    assert len(asked) == 11
 
 
-def test_a_picture_whose_client_is_gone_is_not_finished(service, predictor):
-    entered, go_on = threading.Event(), threading.Event()
+def test_an_image_whose_client_is_gone_is_not_finished(service, predictor):
+    entered, proceed = threading.Event(), threading.Event()
     check = service.batcher.check_wanted
 
     def slowly():
         entered.set()
-        assert go_on.wait(10)
+        assert proceed.wait(10)
         check()
 
     service.batcher.check_wanted = slowly
     batches = []
     service.batcher.on_batch = lambda size, seconds: batches.append(size)
-    gone = service.submit(picture(), Asked())
+    gone = service.submit(image(), Asked())
     assert entered.wait(10)
     assert gone.cancel()
-    go_on.set()
-    done = service.submit(picture(1), Asked()).result(30)
-    assert np.array_equal(done.result.labels, predictor.predict(picture(1)).labels)
+    proceed.set()
+    done = service.submit(image(1), Asked()).result(30)
+    assert np.array_equal(done.result.labels, predictor.predict(image(1)).labels)
     assert batches == [1, 1]

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from paumer import Predictor, build_model
-from paumer.data.datasets import Sample
-from paumer.data.labels import ClassSet, distinct_colours
+from paumer.classes import ClassSet, distinct_colours
+from paumer.data.samples import Sample
 
 
 class Pictures:
@@ -43,4 +43,4 @@ def pictures():
 def predictor():
     """A predictor of three classes whose answers depend on the picture."""
     torch.manual_seed(0)
-    return Predictor(build_model("test_vit", "mask", 3, image_size=32))
+    return Predictor(build_model("test_vit", "mask", ["a", "b", "c"], image_size=32))

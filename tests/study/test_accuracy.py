@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from paumer import Inference, PauseConfig
-from paumer.criteria import CRITERIA
-from paumer.data.labels import ClassSet, distinct_colours
+from paumer import Inference, Mode
+from paumer.classes import ClassSet, distinct_colours
+from paumer.mode import CRITERIA, STUDY_CRITERIA
 from paumer.study.accuracy import Confusion, Tally, evaluate, paired_difference
 
 labels = hnp.arrays(np.uint8, (6, 7), elements=st.integers(0, 3))
@@ -44,16 +44,19 @@ def test_figures_equal_a_count_pixel_by_pixel(pairs):
     )
 
 
-def ways(batch=2):
-    return [
-        Inference(pause=PauseConfig.parse(t), batch=batch) for t in ("none", "2:0.4", "2:0.4,4:0.5")
-    ]
+STAGES = ("none", "2:0.4", "2:0.4,4:0.5")
+PAIRS = Inference(batch=2)
 
 
-def test_evaluation_counts_what_the_predictor_says(predictor, pictures):
-    data = pictures()
-    for way, tally in zip(ways(), evaluate(predictor, data, ways()), strict=True):
-        results = [result.labels for result in predictor.predict_batch(list(data.images), way)]
+def parse(*texts):
+    return [Mode.parse(text) for text in texts]
+
+
+@pytest.mark.parametrize("words", ["", " exit", " exit by=neighbours protect=b size=48"])
+def test_evaluation_counts_what_the_predictor_says(predictor, pictures, words):
+    data, modes = pictures(), parse(*(f"{stages}{words}" for stages in STAGES))
+    for mode, tally in zip(modes, evaluate(predictor, data, modes, PAIRS), strict=True):
+        results = [result.labels for result in predictor.predict_batch(list(data.images), mode)]
         expected = brute_force(zip(results, data.truths, strict=True), 3)
         assert np.allclose(
             [tally.miou, tally.pixel_accuracy, tally.mean_accuracy], expected, atol=1e-6
@@ -64,9 +67,9 @@ def test_evaluation_counts_what_the_predictor_says(predictor, pictures):
 
 
 def test_any_split_of_the_data_gives_the_same_counts(predictor, pictures):
-    data = pictures(6)
-    whole = evaluate(predictor, data, ways())
-    parts = [evaluate(predictor, data, ways(), indices) for indices in ([0, 1], [2, 3, 4, 5])]
+    data, modes = pictures(6), parse(*STAGES)
+    whole = evaluate(predictor, data, modes, PAIRS)
+    parts = [evaluate(predictor, data, modes, PAIRS, indices) for indices in ([0, 1], [2, 3, 4, 5])]
     for number, tally in enumerate(whole):
         summed = parts[0][number].confusion + parts[1][number].confusion
         assert np.array_equal(tally.confusion.counts, summed.counts)
@@ -79,29 +82,47 @@ def test_pictures_are_let_go_of(predictor, pictures):
     def progress(done, total):
         alive.append(sum(reference() is not None for reference in data.given))
 
-    evaluate(predictor, data, ways(1)[:1], progress=progress)
+    evaluate(predictor, data, parse("none"), Inference(batch=1), progress=progress)
     assert max(alive) <= 4
 
 
-@pytest.mark.parametrize("criterion", [*CRITERIA, "random", "oracle"])
+@pytest.mark.parametrize("criterion", [*CRITERIA, *STUDY_CRITERIA])
 def test_every_criterion_can_be_named(predictor, pictures, criterion):
-    (tally,) = evaluate(predictor, pictures(2), ways()[1:2], criterion=criterion)
+    modes = parse(f"2:0.4 by={criterion}")
+    (tally,) = evaluate(predictor, pictures(2), modes, PAIRS)
     assert 0 <= tally.miou <= 1
-    (again,) = evaluate(predictor, pictures(2), ways()[1:2], criterion=criterion)
+    (again,) = evaluate(predictor, pictures(2), modes, PAIRS)
     assert np.array_equal(tally.confusion.counts, again.confusion.counts)
 
 
-def test_unknown_criteria_and_other_classes_are_refused(predictor, pictures):
-    with pytest.raises(ValueError, match="choose one of entropy"):
-        evaluate(predictor, pictures(1), ways(), criterion="luck")
+def test_modes_of_all_criteria_and_sizes_are_counted_as_each_alone(predictor, pictures):
+    data = pictures(3)
+    modes = parse(
+        "none",
+        "2:0.4",
+        "2:0.4 by=random",
+        "2:0.4 by=oracle",
+        "2:0.4 exit by=oracle protect=b size=48",
+        "2:0.4 by=neighbours size=48",
+        "none size=48",
+    )
+    for mode, tally in zip(modes, evaluate(predictor, data, modes), strict=True):
+        # One image at a time, as all are where one mode is random.
+        (alone,) = evaluate(predictor, data, [mode], Inference(batch=1))
+        assert np.array_equal(tally.pictures, alone.pictures)
+
+
+def test_classes_that_do_not_fit_are_refused(predictor, pictures):
+    with pytest.raises(ValueError, match='no class "tree" to protect: the model knows'):
+        evaluate(predictor, pictures(1), parse("2:0.4 protect=tree"))
     data = pictures(1)
     data.class_set = ClassSet(("a", "b"), distinct_colours(2))
     with pytest.raises(ValueError, match="3 classes and pictures has 2"):
-        evaluate(predictor, data, ways())
+        evaluate(predictor, data, parse("none"))
 
 
 def test_the_interval_holds_the_estimate_and_narrows_with_pictures(predictor, pictures):
-    (tally,) = evaluate(predictor, pictures(8), ways()[:1])
+    (tally,) = evaluate(predictor, pictures(8), parse("none"))
     low, high = tally.interval()
     assert low < tally.miou < high
     many = Tally(np.arange(160), np.tile(tally.pictures, (20, 1, 1)))
@@ -112,11 +133,9 @@ def test_the_interval_holds_the_estimate_and_narrows_with_pictures(predictor, pi
 
 @pytest.mark.parametrize("criterion", ["entropy", "random"])
 def test_any_number_of_processes_gives_the_same_tally(predictor, pictures, criterion):
-    data = pictures(7)
-    whole = evaluate(predictor, data, ways(), criterion=criterion)
-    parts = [
-        evaluate(predictor, data, ways(), criterion=criterion, shard=(rank, 3)) for rank in range(3)
-    ]
+    data, modes = pictures(7), parse(*(f"{stages} by={criterion}" for stages in STAGES))
+    whole = evaluate(predictor, data, modes, PAIRS)
+    parts = [evaluate(predictor, data, modes, PAIRS, shard=(rank, 3)) for rank in range(3)]
     for tally, *others in zip(whole, *parts, strict=True):
         summed = others[2] + others[0] + others[1]
         assert summed.places.tolist() == list(range(7))
@@ -125,7 +144,7 @@ def test_any_number_of_processes_gives_the_same_tally(predictor, pictures, crite
 
 
 def test_a_tally_says_what_people_report(predictor, pictures):
-    (tally,) = evaluate(predictor, pictures(3), ways()[:1], by_size=True)
+    (tally,) = evaluate(predictor, pictures(3), parse("none"), by_size=True)
     values = tally.to_json("abc")
     assert values["miou"] == tally.miou
     assert values["miou_low"] <= values["miou"] <= values["miou_high"]
@@ -136,11 +155,10 @@ def test_a_tally_says_what_people_report(predictor, pictures):
 
 @pytest.mark.parametrize("criterion", ["entropy", "random"])
 def test_odd_splits_give_the_same_counts_too(predictor, pictures, criterion):
-    data, way = pictures(6), ways(1)[1:2]
-    (whole,) = evaluate(predictor, data, way, criterion=criterion)
+    data, modes, one = pictures(6), parse(f"2:0.4 by={criterion}"), Inference(batch=1)
+    (whole,) = evaluate(predictor, data, modes, one)
     parts = [
-        evaluate(predictor, data, way, places, criterion=criterion)[0]
-        for places in ([0], [2, 4, 5], [1, 3])
+        evaluate(predictor, data, modes, one, indices)[0] for indices in ([0], [2, 4, 5], [1, 3])
     ]
     summed = parts[0] + parts[1] + parts[2]
     assert np.array_equal(summed.pictures, whole.pictures)
@@ -148,25 +166,33 @@ def test_odd_splits_give_the_same_counts_too(predictor, pictures, criterion):
 
 @pytest.mark.parametrize("how", [{"flip": True}, {"scales": (0.5,)}, {"window": 16}])
 def test_the_oracle_refuses_what_it_cannot_see(predictor, pictures, how):
-    way = Inference(pause=PauseConfig.parse("2:0.5"), batch=1, **how)
-    with pytest.raises(ValueError, match="oracle needs whole pictures"):
-        evaluate(predictor, pictures(2), [way], criterion="oracle")
+    with pytest.raises(ValueError, match=r'oracle needs whole images, once \("2:0.5 by=oracle"\)'):
+        evaluate(predictor, pictures(2), parse("2:0.5 by=oracle"), Inference(batch=1, **how))
 
 
 def test_the_oracle_knows_the_scale(predictor, pictures):
-    way = Inference(pause=PauseConfig.parse("2:0.5"), batch=1, short_side=64)
-    (tally,) = evaluate(predictor, pictures(2), [way], criterion="oracle")
+    (tally,) = evaluate(predictor, pictures(2), parse("2:0.5 by=oracle size=64"))
     assert tally.pictures.sum() > 0
+
+
+def test_the_oracle_wants_images_of_one_size_in_a_batch(predictor, pictures):
+    data = pictures(2)
+    data.images = [data.images[0], data.images[1][:, :32]]
+    data.truths = [data.truths[0], data.truths[1][:, :32]]
+    with pytest.raises(ValueError, match="images of one size in a batch: use a batch of 1"):
+        evaluate(predictor, data, parse("2:0.5 by=oracle"), PAIRS)
+    (tally,) = evaluate(predictor, data, parse("2:0.5 by=oracle"), Inference(batch=1))
+    assert len(tally.pictures) == 2
 
 
 def test_pictures_without_labels_leave_the_figures_known(predictor, pictures):
     data = pictures(5)
     data.truths[1:] = 255
-    (tally,) = evaluate(predictor, data, ways()[:1])
+    (tally,) = evaluate(predictor, data, parse("none"))
     values = tally.to_json("abc")
     assert values["miou_low"] == values["miou"] == values["miou_high"]
     data.truths[:] = 255
-    (tally,) = evaluate(predictor, data, ways()[:1])
+    (tally,) = evaluate(predictor, data, parse("none"))
     assert tally.to_json("abc")["miou"] is None
 
 

@@ -1,16 +1,19 @@
 import pytest
 from PIL import Image
 
-from paumer import PauseConfig
+from paumer import Measurement, Mode
 from paumer.study.figures import draw_speed
-from paumer.study.tradeoff import Measurement
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_the_speed_figure_is_drawn(tmp_path, suffix):
     rows = [
-        Measurement(pause=PauseConfig.parse(text), speed_up=speed, mac_ratio=promise)
-        for text, speed, promise in (("none", 1.0, 1.0), ("3:0.4", 1.4, 1.5), ("9:0.1", 0.98, 1.01))
+        Measurement(mode=Mode.parse(text), speed_up=speed, mac_ratio=promise)
+        for text, speed, promise in (
+            ("none", 1.0, 1.0),
+            ("3:0.4", 1.4, 1.5),
+            ("9:0.1 exit", 0.98, 1.01),
+        )
     ]
     path = tmp_path / "new" / f"speed.{suffix}"
     draw_speed(rows, "a title", path)

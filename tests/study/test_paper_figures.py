@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from paumer import PAPER_CONFIGS, PauseConfig
+from paumer import PAPER_CONFIGS, Measurement, Mode, PauseConfig
 from paumer.study.grids import count, one, two
 from paumer.study.illustration import illustrate
 from paumer.study.paper_figures import (
@@ -17,7 +17,6 @@ from paumer.study.paper_figures import (
     draw_tradeoff,
     draw_two_pauses,
 )
-from paumer.study.tradeoff import Measurement
 from paumer.study.uncertainty import BINS, EntropyCounts
 
 
@@ -27,7 +26,8 @@ def imagined(pauses, bias=0.0):
     for pause in [PauseConfig(), *pauses]:
         work = sum(share * (12 - block) for block, share in pause.stages)
         miou = 0.7 - (work / 40) ** 2 - bias * work
-        found.append(Measurement(pause=pause, images_per_second=10 + work, miou=miou))
+        mode = Mode(pause=pause)
+        found.append(Measurement(mode=mode, images_per_second=10 + work, miou=miou))
     return found
 
 
@@ -86,9 +86,9 @@ def test_each_figure_is_drawn_as_picture_and_as_vectors(name, tmp_path):
 
 def test_the_illustration_tells_the_story(predictor, tmp_path):
     image = np.random.default_rng(0).integers(0, 255, (64, 96, 3), np.uint8)
-    panels = illustrate(predictor, image, predictor.way("2:0.25,4:0.5"))
+    panels = illustrate(predictor, image, Mode.parse("2:0.25,4:0.5"))
     titles = [panel.title for panel in panels]
-    assert titles[:2] == ["picture", "entropy after block 2"]
+    assert titles[:2] == ["image", "entropy after block 2"]
     assert titles[2] == "paused so far: 25%"
     assert titles[4] == "paused so far: 62%"
     assert titles[5:] == ["through all blocks: 38%", "result"]
@@ -99,7 +99,7 @@ def test_the_illustration_tells_the_story(predictor, tmp_path):
     draw_method(panels, tmp_path / "method")
     assert (tmp_path / "method.png").stat().st_size > 10_000
     with pytest.raises(ValueError, match="nothing pauses"):
-        illustrate(predictor, image, predictor.way("none"))
+        illustrate(predictor, image, Mode())
 
 
 @pytest.fixture

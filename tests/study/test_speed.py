@@ -1,11 +1,13 @@
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from paumer import PauseConfig, build_model
-from paumer.engines import TorchEngine
+from paumer import Mode, Predictor, build_model
+from paumer.inference.engines import TorchEngine
 from paumer.study.speed import (
     SpeedSettings,
     best_batch,
@@ -13,12 +15,13 @@ from paumer.study.speed import (
     pausing_seconds,
     peak_memory,
     time_interleaved,
+    time_modes,
 )
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def model():
     return build_model("test_vit", "mask", 5, image_size=64).eval()
 
@@ -39,12 +42,12 @@ def test_a_slower_run_is_measured_slower():
 
 
 def test_no_pausing_leads_and_is_the_measure(model):
-    configs = [PauseConfig.parse(text) for text in ("2:0.5", "none")]
-    report = measure_speed(model, torch.rand(2, 3, 64, 64), configs, SpeedSettings(rounds=2))
-    assert [str(item.pause) for item in report.measurements] == ["none", "2:0.5"]
+    modes = [Mode.parse(text) for text in ("2:0.5", "none")]
+    report = measure_speed(model, torch.rand(2, 3, 64, 64), modes, SpeedSettings(rounds=2))
+    assert [str(item.mode) for item in report.measurements] == ["none", "2:0.5"]
     assert report.measurements[0].speed_up == 1
     cheaper = report.measurements[1]
-    whole, part = model.multiply_adds((64, 64)), model.multiply_adds((64, 64), configs[0])
+    whole, part = model.multiply_adds((64, 64)), model.multiply_adds((64, 64), modes[0])
     assert cheaper.mac_ratio == whole / part
     assert cheaper.gmacs == part / 1e9
     assert cheaper.pausing_share > 0
@@ -59,12 +62,83 @@ def test_threads_and_grad_mode_are_as_before_afterwards(model):
 
 
 def test_half_precision_and_early_exit_run(model):
-    settings = SpeedSettings(rounds=1, precision="bf16", early_exit=True)
+    settings = SpeedSettings(rounds=1, precision="bf16")
     images = torch.rand(1, 3, 32, 32)
-    report = measure_speed(model, images, [PauseConfig.parse("3:0.5")], settings)
-    assert [item.early_exit for item in report.measurements] == [False, True]
-    plain = model.multiply_adds((32, 32), PauseConfig.parse("3:0.5"))
+    report = measure_speed(model, images, [Mode.parse("3:0.5 exit")], settings)
+    assert [item.mode.early_exit for item in report.measurements] == [False, True]
+    plain = model.multiply_adds((32, 32), "3:0.5")
     assert report.measurements[1].gmacs < plain / 1e9
+
+
+@pytest.mark.parametrize("full_size", [True, False])
+def test_a_mode_of_another_size_runs_on_scaled_images(model, monkeypatch, full_size):
+    seen, forward = [], model.forward
+
+    def spy(images, mode, **options):
+        seen.append((tuple(images.shape[2:]), str(mode)))
+        return forward(images, mode, **options)
+
+    monkeypatch.setattr(model, "forward", spy)
+    modes = [Mode.parse(text) for text in ("2:0.5 size=32", "none size=32")]
+    settings = SpeedSettings(rounds=1, warmup=0, full_size=full_size)
+    report = measure_speed(model, torch.rand(1, 3, 64, 96), modes, settings)
+    assert {((64, 96), "none"), ((32, 48), "2:0.5"), ((32, 48), "none")} == set(seen)
+    assert [str(m.mode) for m in report.measurements] == ["none", "2:0.5 size=32", "none size=32"]
+    small = model.multiply_adds((32, 48), "2:0.5")
+    assert report.measurements[1].gmacs == small / 1e9
+    assert report.measurements[1].mac_ratio == model.multiply_adds((64, 96)) / small
+
+
+@pytest.mark.parametrize("name", ["random", "oracle"])
+def test_what_only_a_study_can_run_is_not_timed(model, name):
+    with pytest.raises(ValueError, match=f"by={name} is for evaluate and sweep alone"):
+        measure_speed(model, torch.rand(1, 3, 32, 32), [Mode.parse(f"2:0.5 by={name}")])
+
+
+def test_the_cost_of_a_threshold_is_left_open(model):
+    report = measure_speed(model, torch.rand(1, 3, 32, 32), [Mode.parse("2:<0.9")])
+    assert [item.gmacs is None for item in report.measurements] == [False, True]
+    assert [item.mac_ratio is None for item in report.measurements] == [False, True]
+    assert report.measurements[1].images_per_second > 0
+
+
+@pytest.fixture
+def slow_pixels(model, monkeypatch):
+    """A network whose time is that of the pixels it sees; the sizes it saw."""
+    seen = []
+
+    def slow(images, mode, **options):
+        seen.append(tuple(images.shape[2:]))
+        time.sleep(images.shape[2] * images.shape[3] * 3e-6)
+        return SimpleNamespace(logits=images)
+
+    monkeypatch.setattr(model, "forward", slow)
+    return seen
+
+
+@pytest.mark.parametrize("window", [None, 64])
+def test_modes_are_timed_for_whole_images(model, slow_pixels, window):
+    """Of all the windows that a mode of that size cuts an image into."""
+    model.config = replace(model.config, window=window, stride=window)
+    predictor = Predictor(model)
+    modes = [Mode.parse(text) for text in ("none", "2:0.5", "none size=64", "none size=192")]
+    image = np.random.default_rng(0).integers(0, 256, (128, 128, 3), np.uint8)
+    settings = SpeedSettings(rounds=3, warmup=1, threads=1, full_size=False)
+    found = time_modes(predictor, image, modes, settings)
+    assert [item.mode for item in found] == modes
+    if window:
+        assert set(slow_pixels) == {(64, 64)}
+    else:
+        assert set(slow_pixels) == {(128, 128), (64, 64), (192, 192)}
+    work = [1, 1, 0.25, 2.25]
+    for item, part in zip(found, work, strict=True):
+        assert item.images_per_second == pytest.approx(1000 / item.latency_ms, rel=0.5)
+        assert item.speed_up == pytest.approx(1 / part, rel=0.2)
+        ratio = item.images_per_second / found[0].images_per_second
+        assert item.speed_up == pytest.approx(ratio)
+        macs = predictor.multiply_adds((128, 128), item.mode)
+        assert item.gmacs == pytest.approx(macs / 1e9)
+        assert item.mac_ratio == pytest.approx(predictor.multiply_adds((128, 128)) / macs)
 
 
 def test_searching_the_batch_stops_at_the_limit(model):
@@ -81,7 +155,27 @@ def test_running_out_of_memory_ends_the_search(model, monkeypatch):
 
 
 def test_pausing_takes_time(model):
-    assert pausing_seconds(model, torch.rand(1, 3, 64, 64), PauseConfig.parse("2:0.5")) > 0
+    assert pausing_seconds(model, torch.rand(1, 3, 64, 64), Mode.parse("2:0.5")) > 0
+
+
+def test_pausing_is_timed_apart_from_blocks(model, monkeypatch):
+    """A slow block is no part of it, a slow pause is."""
+    images, mode = torch.rand(1, 3, 60, 64), Mode.parse("2:0.5,4:0.5 exit by=neighbours")
+
+    def slowed(name):
+        own = getattr(model, name)
+
+        def slow(*args):
+            time.sleep(0.04)
+            return own(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(model, name, slow)
+            return pausing_seconds(model, images, mode, repeats=3)
+
+    assert slowed("run_block") < 0.04
+    assert slowed("pause") >= 0.08
+    assert slowed("assemble") >= 0.04
 
 
 def test_peak_memory_sees_a_large_tensor():
@@ -92,18 +186,16 @@ def test_peak_memory_sees_a_large_tensor():
 
 
 @pytest.mark.parametrize("full_size", [True, False])
-def test_engines_take_turns_in_one_run(model, monkeypatch, full_size):
-    monkeypatch.setattr(
-        "paumer.study.speed.make_engine", lambda name, network, *_: TorchEngine(network)
-    )
-    settings = SpeedSettings(
-        rounds=2, warmup=1, threads=1, engines=("torch", "onnx"), full_size=full_size
-    )
-    pauses = [PauseConfig.parse("2:0.5")]
-    report = measure_speed(model, torch.rand(1, 3, 64, 64), pauses, settings)
-    assert [(m.engine, str(m.pause)) for m in report.measurements] == [
-        (engine, pause) for engine in ("torch", "onnx") for pause in ("none", "2:0.5")
+def test_engines_take_turns_in_one_run(model, full_size):
+    settings = SpeedSettings(rounds=2, warmup=1, threads=1, full_size=full_size)
+    engines = {"torch": TorchEngine(model), "onnx": TorchEngine(model)}
+    modes = [Mode.parse("2:0.5")]
+    report = measure_speed(model, torch.rand(1, 3, 64, 64), modes, settings, engines)
+    assert [(m.engine, str(m.mode)) for m in report.measurements] == [
+        (engine, text) for engine in ("torch", "onnx") for text in ("none", "2:0.5")
     ]
+    assert report.environment["engines"] == ["torch", "onnx"]
+    assert (report.reference_ratio is None) == full_size
     for engine in ("torch", "onnx"):
         base, paused = (m for m in report.measurements if m.engine == engine)
         assert base.speed_up == 1

@@ -9,72 +9,86 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from paumer import Inference, PauseConfig
+from paumer import Inference, Measurement, Mode
 from paumer.data.datasets import open_dataset
 from paumer.study.accuracy import evaluate
 from paumer.study.grids import one
 from paumer.study.sweep import Sweep, describe, load_tallies, save_tallies, search
-from paumer.study.tradeoff import Budget, Measurement, choose
+from paumer.study.tradeoff import Budget, choose
+
+PAIRS = Inference(batch=2)
 
 
-def ways(batch=2):
-    texts = ("none", "2:0.4", "2:0.4,4:0.5", "3:0.5", "2:0.4,4:0.7")
-    return [Inference(pause=PauseConfig.parse(text), batch=batch) for text in texts]
+def parse(*texts):
+    return [Mode.parse(text) for text in texts]
 
 
-@pytest.mark.parametrize("criterion", ["entropy", "random", "oracle"])
-def test_a_sweep_counts_as_each_configuration_alone_would(predictor, pictures, tmp_path, criterion):
-    data = pictures(5)
-    tallies = Sweep(predictor, data, ways(), tmp_path, criterion).run()
-    for way, tally in zip(ways(), tallies, strict=True):
-        (alone,) = evaluate(predictor, data, [way], criterion=criterion)
+MODES = parse("none", "2:0.4", "2:0.4,4:0.5", "3:0.5", "2:0.4,4:0.7")
+
+
+@pytest.mark.parametrize("words", ["by=entropy", "by=random", "by=oracle", "exit by=neighbours"])
+def test_a_sweep_counts_as_each_mode_alone_would(predictor, pictures, tmp_path, words):
+    data, modes = pictures(5), parse(*(f"{mode} {words}" for mode in MODES))
+    tallies = Sweep(predictor, data, modes, tmp_path, PAIRS).run()
+    for mode, tally in zip(modes, tallies, strict=True):
+        (alone,) = evaluate(predictor, data, [mode], PAIRS)
         assert np.array_equal(tally.pictures, alone.pictures)
 
 
-def test_early_exit_and_pausing_share_one_sweep(predictor, pictures, tmp_path):
-    pause = PauseConfig.parse("2:0.4,4:0.5")
-    both = [Inference(pause=pause, early_exit=early, batch=2) for early in (False, True)]
-    tallies = Sweep(predictor, pictures(4), both, tmp_path).run()
-    for way, tally in zip(both, tallies, strict=True):
-        (alone,) = evaluate(predictor, pictures(4), [way])
+def test_modes_of_all_kinds_share_one_sweep(predictor, pictures, tmp_path):
+    modes = parse(
+        "2:0.4,4:0.5",
+        "2:0.4,4:0.5 exit",
+        "2:0.4,4:0.5 by=neighbours",
+        "2:0.4,4:0.5 protect=b",
+        "2:0.4,4:0.5 size=48",
+    )
+    tallies = Sweep(predictor, pictures(4), modes, tmp_path, PAIRS).run()
+    for mode, tally in zip(modes, tallies, strict=True):
+        (alone,) = evaluate(predictor, pictures(4), [mode], PAIRS)
         assert np.array_equal(tally.pictures, alone.pictures)
     assert not np.array_equal(tallies[0].pictures, tallies[1].pictures)
+    assert not np.array_equal(tallies[0].pictures, tallies[4].pictures)
 
 
 def test_what_was_counted_is_not_counted_again(predictor, pictures, tmp_path):
-    whole = Sweep(predictor, pictures(5), ways(), tmp_path / "whole").run()
-    Sweep(predictor, pictures(5), ways(), tmp_path / "cut").run()
+    whole = Sweep(predictor, pictures(5), MODES, tmp_path / "whole", PAIRS).run()
+    Sweep(predictor, pictures(5), MODES, tmp_path / "cut", PAIRS).run()
     lost = tmp_path / "cut/counts/batch-00001.npz"
     lost.unlink()
     data = pictures(5)
-    again = Sweep(predictor, data, ways(), tmp_path / "cut").run()
+    again = Sweep(predictor, data, MODES, tmp_path / "cut", PAIRS).run()
     assert len(data.given) == 1 + 2  # The first picture for the batch size, and the lost batch.
     for one_tally, other in zip(whole, again, strict=True):
         assert np.array_equal(one_tally.pictures, other.pictures)
 
 
 def test_processes_share_a_folder(predictor, pictures, tmp_path):
-    sweep = Sweep(predictor, pictures(7), ways(), tmp_path / "shared")
+    sweep = Sweep(predictor, pictures(7), MODES, tmp_path / "shared", PAIRS)
     assert sweep.run((1, 2)) is None
     assert len(list((tmp_path / "shared/counts").glob("*.npz"))) == 2
     tallies = sweep.run((0, 2))
-    alone = Sweep(predictor, pictures(7), ways(), tmp_path / "alone").run()
+    alone = Sweep(predictor, pictures(7), MODES, tmp_path / "alone", PAIRS).run()
     for one_tally, other in zip(tallies, alone, strict=True):
         assert np.array_equal(one_tally.pictures, other.pictures)
         assert np.array_equal(one_tally.places, other.places)
 
 
 def test_another_sweep_is_not_mixed_in(predictor, pictures, tmp_path):
-    Sweep(predictor, pictures(4), ways(), tmp_path).run()
-    with pytest.raises(ValueError, match="belongs to another sweep"):
-        Sweep(predictor, pictures(4), ways()[:2], tmp_path).run()
-    with pytest.raises(ValueError, match="belongs to another sweep"):
-        Sweep(predictor, pictures(4), ways(), tmp_path, "random").run()
+    Sweep(predictor, pictures(4), MODES, tmp_path, PAIRS).run()
+    for modes, inference in (
+        (MODES[:2], PAIRS),
+        (MODES, Inference(batch=1)),
+        *((parse(*(f"{m} {word}" for m in MODES)), PAIRS) for word in ("exit", "by=random")),
+        *((parse(*(f"{m} {word}" for m in MODES)), PAIRS) for word in ("protect=b", "size=48")),
+    ):
+        with pytest.raises(ValueError, match="belongs to another sweep"):
+            Sweep(predictor, pictures(4), modes, tmp_path, inference).run()
     bad = tmp_path / "counts/batch-00000.npz"
     for content in (b"PK not really", b""):
         bad.write_bytes(content)
         with pytest.raises(ValueError, match=r"batch-00000.npz.*remove it"):
-            Sweep(predictor, pictures(4), ways(), tmp_path).run()
+            Sweep(predictor, pictures(4), MODES, tmp_path, PAIRS).run()
 
 
 def test_changed_files_are_another_sweep(predictor, tmp_path):
@@ -88,7 +102,7 @@ def test_changed_files_are_another_sweep(predictor, tmp_path):
 
     def run():
         data = open_dataset(str(tmp_path / "data.yaml"), "val")
-        return Sweep(predictor, data, ways(), tmp_path / "out").run()
+        return Sweep(predictor, data, MODES, tmp_path / "out", PAIRS).run()
 
     assert np.array_equal(run()[0].pictures, run()[0].pictures)
     os.utime(mask, (1, 1))
@@ -106,7 +120,8 @@ def test_killed_at_random_moments_it_ends_the_same(predictor, pictures, tmp_path
         child = os.fork()
         if child == 0:
             try:
-                Sweep(predictor, pictures(60), ways(1), tmp_path / name).run()
+                one_by_one = Inference(batch=1)
+                Sweep(predictor, pictures(60), MODES, tmp_path / name, one_by_one).run()
                 os._exit(0)
             finally:
                 os._exit(1)
@@ -128,38 +143,52 @@ def test_killed_at_random_moments_it_ends_the_same(predictor, pictures, tmp_path
 
 
 def test_describing_says_cost_and_accuracy(predictor, pictures, tmp_path):
-    tallies = Sweep(predictor, pictures(3), ways(), tmp_path).run()
-    found = describe(predictor, ways(), tallies, (32, 48), data="pictures val")
+    modes = [*MODES, *parse("2:0.4,4:0.5 size=16", "2:<0.9")]
+    tallies = Sweep(predictor, pictures(3), modes, tmp_path, PAIRS).run()
+    found = describe(predictor, modes, tallies, (32, 48), "pictures val", PAIRS)
+    assert [item.mode for item in found] == modes
     assert found[0].mac_ratio == 1
+    macs = predictor.network.multiply_adds
+    assert found[5].mac_ratio == macs((32, 48)) / macs((16, 24), "2:0.4,4:0.5")
+    assert found[6].mac_ratio is None
     assert found[2].mac_ratio > found[1].mac_ratio > 1
     assert found[1].miou == tallies[1].miou
     assert found[1].miou_low <= found[1].miou <= found[1].miou_high
     assert found[1].data == "pictures val"
 
 
-def imagined(pauses):
+def imagined(modes):
     """Each pause makes it faster and worse, early ones more so, and a third one much worse."""
     found = []
-    for pause in pauses:
-        work = sum(share * (12 - block) for block, share in pause.stages)
-        loss = sum(share * (12 - block) ** 2 for block, share in pause.stages) / 5000
-        loss += 0.2 * (len(pause.stages) > 2)
+    for mode in modes:
+        stages = mode.pause.stages
+        work = sum(share * (12 - block) for block, share in stages)
+        loss = sum(share * (12 - block) ** 2 for block, share in stages) / 5000
+        loss += 0.2 * (len(stages) > 2)
         found.append(
             Measurement(
-                pause=pause, images_per_second=1 + work / 6, speed_up=1 + work / 6, miou=0.7 - loss
+                mode=mode, images_per_second=1 + work / 6, speed_up=1 + work / 6, miou=0.7 - loss
             )
         )
     return found
 
 
+def exiting(pause):
+    """The mode of a search in which patches exit early."""
+    return Mode(pause=pause, early_exit=True, criterion="neighbours")
+
+
 def test_the_search_adds_blocks_while_it_helps():
     budget = Budget(max_drop=1.0)
-    found = search(imagined, budget, 12, [0.2, 0.4, 0.6])
+    start = imagined([Mode()])
+    found = search(imagined, exiting, budget, 12, [0.2, 0.4, 0.6], start)
+    assert found[0] == start[0]
+    assert all(str(item.mode).endswith(" exit by=neighbours") for item in found[1:])
     best, met = choose(found, budget)
     assert met
-    assert len(best.pause.stages) == 2
+    assert len(best.mode.pause.stages) == 2
     assert 0.7 - best.miou <= 0.01
-    single, _ = choose(imagined(one(12)) + imagined([PauseConfig()]), budget)
+    single, _ = choose(imagined([Mode(pause=pause) for pause in one(12)]) + start, budget)
     assert best.speed_up > single.speed_up * 0.9
 
 
@@ -167,25 +196,43 @@ def test_the_search_adds_blocks_while_it_helps():
 def test_the_search_ends_and_measures_only_what_can_run(depth, most):
     asked = []
 
-    def measure(pauses):
-        asked.extend(pauses)
-        return imagined(pauses)
+    def measure(modes):
+        asked.extend(modes)
+        return imagined(modes)
 
-    search(measure, Budget(max_drop=100), depth, [0.5], most)
-    for pause in asked:
-        pause.check(depth)
-    assert max(len(pause.stages) for pause in asked) <= most
+    start = imagined([Mode()])
+    search(
+        measure, lambda pause: Mode(pause=pause), Budget(max_drop=100), depth, [0.5], start, most
+    )
+    for mode in asked:
+        mode.pause.check(depth)
+    assert max(len(mode.pause.stages) for mode in asked) <= most
+    assert len(set(asked)) == len(asked)
 
 
 def test_tallies_are_kept(predictor, pictures, tmp_path):
-    ways = [Inference(pause=PauseConfig.parse(text)) for text in ("none", "2:0.5")]
-    tallies = Sweep(predictor, pictures(3), ways, tmp_path / "sweep").run()
-    save_tallies(tmp_path / "kept.npz", ways, tallies)
+    modes = parse("none", "2:0.5", "2:0.5 exit by=neighbours")
+    tallies = Sweep(predictor, pictures(3), modes, tmp_path / "sweep").run()
+    save_tallies(tmp_path / "kept.npz", modes, tallies)
     again = load_tallies(tmp_path / "kept.npz")
-    assert list(again) == ["none", "2:0.5"]
+    assert list(again) == ["none", "2:0.5", "2:0.5 exit by=neighbours"]
     for own, kept in zip(tallies, again.values(), strict=True):
         assert np.array_equal(own.pictures, kept.pictures)
         assert np.array_equal(own.places, kept.places)
     (tmp_path / "kept.npz").write_bytes(b"nothing")
     with pytest.raises(ValueError, match=r"cannot read .*kept\.npz"):
         load_tallies(tmp_path / "kept.npz")
+
+
+def test_tallies_of_0_1_are_read_by_their_stages(predictor, pictures, tmp_path):
+    modes = parse("none", "2:0.5")
+    tallies = Sweep(predictor, pictures(3), modes, tmp_path / "sweep").run()
+    np.savez_compressed(
+        tmp_path / "old.npz",
+        pauses=np.array(["none", "2:0.5"]),
+        places=tallies[0].places.astype(np.int32),
+        counts=np.stack([tally.pictures for tally in tallies]).astype(np.int32),
+    )
+    again = load_tallies(tmp_path / "old.npz")
+    assert list(again) == ["none", "2:0.5"]
+    assert again["2:0.5"].miou == tallies[1].miou

@@ -1,18 +1,12 @@
-import json
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from paumer import PauseConfig
-from paumer.study.tradeoff import Budget, Measurement, choose, skyline, spline, spline_table
+from paumer import Measurement, Mode
+from paumer.study.tradeoff import Budget, average, choose, spline, spline_table
 
 
-def point(pause, speed, miou, **known):
-    config = PauseConfig.parse(pause)
-    return Measurement(
-        pause=config, images_per_second=speed, speed_up=speed / 10, miou=miou, **known
-    )
+def point(text, speed, miou, **known):
+    mode = Mode.parse(text)
+    return Measurement(mode=mode, images_per_second=speed, speed_up=speed / 10, miou=miou, **known)
 
 
 POINTS = [
@@ -24,46 +18,8 @@ POINTS = [
 ]
 
 
-def test_a_measurement_survives_json():
-    one = Measurement(pause=PauseConfig.parse("3:0.2,5:0.4"), speed_up=1.3, miou=0.7)
-    line = json.dumps(one.to_json())
-    assert json.loads(line)["pause"] == "3:0.2,5:0.4"
-    assert "latency_ms" not in json.loads(line)
-    assert Measurement.from_json(json.loads(line)) == one
-
-
-def test_a_measurement_in_words():
-    pause = PauseConfig.parse("3:0.2,5:0.4")
-    assert Measurement(pause=pause).how == "3:0.2,5:0.4"
-    told = Measurement(pause=pause, early_exit=True, criterion="neighbours").how
-    assert told == "3:0.2,5:0.4, early exit, neighbours"
-
-
-values = st.floats(0.1, 1, allow_nan=False).map(lambda v: round(v, 2))
-
-
-@given(st.lists(st.tuples(values, values), min_size=1, max_size=30))
-def test_no_member_of_the_skyline_is_dominated_and_every_other_point_is(pairs):
-    points = [point("none", speed, miou) for speed, miou in pairs]
-    best = skyline(points)
-
-    def beaten(one):
-        return any(
-            o.images_per_second >= one.images_per_second
-            and o.miou >= one.miou
-            and (o.images_per_second > one.images_per_second or o.miou > one.miou)
-            for o in points
-        )
-
-    assert not any(beaten(one) for one in best)
-    kept = {(one.images_per_second, one.miou) for one in best}
-    assert all(beaten(o) for o in points if (o.images_per_second, o.miou) not in kept)
-    speeds = [one.images_per_second for one in best]
-    assert speeds == sorted(speeds)
-
-
 @pytest.mark.parametrize(
-    ("budget", "pause", "within"),
+    ("budget", "text", "within"),
     [
         (Budget(speed_up=1.5), "3:0.4", True),
         (Budget(speed_up=1.1), "3:0.2", True),
@@ -75,9 +31,9 @@ def test_no_member_of_the_skyline_is_dominated_and_every_other_point_is(pairs):
         (Budget(max_drop=0.1), "none", True),
     ],
 )
-def test_the_choice_for_a_budget(budget, pause, within):
+def test_the_choice_for_a_budget(budget, text, within):
     chosen, met = choose(POINTS, budget)
-    assert (str(chosen.pause), met) == (pause, within)
+    assert (str(chosen.mode), met) == (text, within)
 
 
 def test_a_budget_is_one_bound():
@@ -108,3 +64,15 @@ def test_the_table_has_the_papers_columns():
     assert table[0].miou == pytest.approx(0.698)
     assert table[0].difference == pytest.approx(-0.002)
     assert table[-1].miou == pytest.approx(0.66)
+
+
+def test_runs_are_averaged_by_mode():
+    """Modes of the same stages are not the same mode, and what one run lacks does not count."""
+    first = [point("none", 10.0, 0.7), point("3:0.4", 15.0, 0.6), point("3:0.4 exit", 16.0, 0.5)]
+    second = [point("3:0.4 exit", 99.0, 0.3), point("none", 99.0, 0.8), point("5:0.4", 99.0, 0.1)]
+    both = average([first, second])
+    assert [str(item.mode) for item in both] == ["none", "3:0.4 exit"]
+    assert [item.images_per_second for item in both] == [10.0, 16.0]
+    assert [item.miou for item in both] == pytest.approx([0.75, 0.4])
+    assert [(item.miou_low, item.miou_high) for item in both] == [(0.7, 0.8), (0.3, 0.5)]
+    assert average([first]) == first

@@ -26,20 +26,11 @@ function svg(tag, attributes = {}, ...children) {
 }
 
 /**
- * What tells one point from another.
- * @typedef {{pause: string, early_exit: boolean, criterion: string}} Way
- * @param {Way} point
- */
-export const keyOf = (point) => `${point.pause} ${point.early_exit} ${point.criterion}`;
-
-/**
  * A point in a few words.
  * @param {Point} point
  */
 export function factsOf(point) {
-  const facts = [point.pause === "none" ? "no pausing" : `pause ${point.pause}`];
-  if (point.early_exit) facts.push("early exit");
-  if (point.criterion !== "entropy") facts.push(`by ${point.criterion}`);
+  const facts = [point.mode === "none" ? "no pausing" : point.mode];
   if (point.miou !== null) facts.push(`mIoU ${(100 * point.miou).toFixed(1)}`);
   if (point.speed_up !== null) facts.push(`${point.speed_up.toFixed(2)} × as fast`);
   return facts.join(", ");
@@ -90,11 +81,11 @@ export class Curve {
     const known = new Map();
     for (const point of [...model.curve, ...model.points]) {
       if (point.miou === null || point.speed_up === null) continue;
-      const name = point.name ?? known.get(keyOf(point))?.name ?? null;
-      known.set(keyOf(point), /** @type {Measured} */ ({ ...point, name }));
+      const name = point.name ?? known.get(point.mode)?.name ?? null;
+      known.set(point.mode, /** @type {Measured} */ ({ ...point, name }));
     }
     this.points = [...known.values()].sort((a, b) => a.speed_up - b.speed_up || b.miou - a.miou);
-    this.named = new Set(model.points.map(keyOf));
+    this.named = new Set(model.points.map((point) => point.mode));
     if (this.points.length < 2) {
       host.textContent = "Not measured yet: paumer tune measures a model and names its points.";
       return;
@@ -102,9 +93,9 @@ export class Curve {
     new ResizeObserver(() => this.draw()).observe(host);
   }
 
-  /** Mark a point as the current one. @param {Way | null} point */
-  mark(point) {
-    this.current = point ? keyOf(point) : "";
+  /** Mark the point of a mode as the current one. @param {string | null} mode */
+  mark(mode) {
+    this.current = mode ?? "";
     if (this.points.length >= 2) this.draw();
   }
 
@@ -131,7 +122,7 @@ export class Curve {
     );
     const path = skyline(this.points).map((p) => `${x.of(p.speed_up)},${y.of(100 * p.miou)}`);
     drawing.append(svg("polyline", { class: "skyline", points: path.join(" ") }));
-    this.here = this.points.findIndex((point) => keyOf(point) === this.current);
+    this.here = this.points.findIndex((point) => point.mode === this.current);
     const focused = this.host.contains(document.activeElement) ? document.activeElement : null;
     const last = focused?.getAttribute("data-key");
     const dots = this.points.map((point, i) => this.dot(point, i, x.of(point.speed_up), y.of(100 * point.miou)));
@@ -148,7 +139,7 @@ export class Curve {
    * @param {number} y
    */
   dot(point, number, x, y) {
-    const key = keyOf(point);
+    const key = point.mode;
     const current = key === this.current;
     const named = this.named.has(key);
     const label = [named ? point.name : null, factsOf(point)].filter(Boolean).join(": ");
@@ -168,7 +159,9 @@ export class Curve {
     );
     if (named && point.name) {
       const above = [...this.named].indexOf(key) % 2 === 1;
-      dot.append(svg("text", { class: `name${current ? " current" : ""}`, x, y: y + (above ? -14 : 24), "text-anchor": "middle" }, point.name));
+      const start = x < 70; // The name of the slowest point does not cover the numbers of the axis.
+      const at = { x: start ? x - 6 : x, y: y + (above ? -14 : 24), "text-anchor": start ? "start" : "middle" };
+      dot.append(svg("text", { class: `name${current ? " current" : ""}`, ...at }, point.name));
     }
     dot.addEventListener("click", () => this.choose(point));
     dot.addEventListener("keydown", (event) => this.steer(event, point));
@@ -323,14 +316,14 @@ export class Strip {
     const { points } = this.model;
     const rungs = Math.max(1, points.length - 1);
     const height = /** @param {Second} second */ (second) => {
-      const at = points.findIndex((p) => p.name === second.point || p.pause === second.point);
+      const at = points.findIndex((p) => p.name === second.point || p.mode === second.point);
       return at < 0 ? null : (42 - (36 * at) / rungs).toFixed(1);
     };
     const lines = points.map((_, i) => {
       const y = 42 - (36 * i) / rungs;
       return svg("line", { class: "grid", x1: 0, x2: width, y1: y, y2: y });
     });
-    const name = status.point ?? status.pause;
+    const name = status.point ?? status.mode;
     this.put(2, name, width, `operating point: ${name}, ${number(status.changes)} changes so far`, [
       ...lines,
       svg("path", { class: "line step", d: trace(seconds, place, height, true) }),

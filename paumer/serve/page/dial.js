@@ -1,25 +1,25 @@
 /**
- * The dial: a slider over the operating points, a field for any other configuration, and auto.
+ * The dial: a slider over the operating points, a field for any other mode, and auto.
  *
  * @typedef {import("./service.js").Answer} Answer
  * @typedef {import("./service.js").Model} Model
  * @typedef {import("./service.js").Point} Point
- * @typedef {{pause: string, early: boolean, criterion: string, auto: boolean}} Setting What the dial stands at.
+ * @typedef {{mode: string, auto: boolean}} Setting What the dial stands at.
  */
 
-import { factsOf, keyOf } from "./charts.js";
+import { factsOf } from "./charts.js";
 
 /** Milliseconds that the slider must rest before the service is asked. */
 const REST = 150;
 
 /** The only point of a model that has none. */
-const PLAIN = { name: null, pause: "none", early_exit: false, criterion: "entropy", miou: null, speed_up: null, latency_ms: null };
+const PLAIN = { name: null, mode: "none", miou: null, speed_up: null, latency_ms: null };
 
 export class Dial {
   /**
    * @param {Model} model
    * @param {(delay: number) => void} turned - called when the setting changed
-   * @param {(problem: string) => void} object - called with what is wrong with a configuration
+   * @param {(problem: string) => void} object - called with what is wrong with a mode
    */
   constructor(model, turned, object) {
     this.blocks = model.blocks;
@@ -30,7 +30,7 @@ export class Dial {
     /** @type {Answer | null} */
     this.answer = null;
     this.slider = inputOf("dial");
-    this.field = inputOf("pause");
+    this.field = inputOf("mode");
     this.early = inputOf("early");
     this.auto = inputOf("auto");
     this.slider.max = String(this.points.length - 1);
@@ -45,7 +45,7 @@ export class Dial {
     this.slider.addEventListener("input", () => this.set(settingOf(this.points[Number(this.slider.value)]), REST));
     this.auto.addEventListener("change", () => this.set({ ...this.setting, auto: this.auto.checked }));
     this.early.addEventListener("change", () =>
-      this.set({ pause: this.pauseNow() ?? "none", early: this.early.checked, criterion: this.criterionNow(), auto: false }));
+      this.set({ mode: withExit(this.modeNow() ?? "none", this.early.checked), auto: false }));
     place("custom").addEventListener("submit", (event) => {
       event.preventDefault();
       this.read();
@@ -59,7 +59,7 @@ export class Dial {
   set(wanted, delay = 0) {
     this.setting = wanted;
     this.field.setAttribute("aria-invalid", "false");
-    this.field.value = wanted.auto ? "auto" : wanted.pause;
+    this.field.value = wanted.auto ? "auto" : wanted.mode;
     this.show();
     this.turned(delay);
   }
@@ -69,47 +69,37 @@ export class Dial {
     this.set(settingOf(point));
   }
 
-  /** The configuration set, or the one that the service chose; null before it did. */
-  pauseNow() {
-    return this.setting.auto ? this.answer?.pause ?? null : this.setting.pause;
+  /** Take over the service's spelling of what was asked for. @param {Answer} answer */
+  settle(answer) {
+    if (!this.setting.auto) this.setting = { mode: answer.mode, auto: false };
   }
 
-  earlyNow() {
-    return this.setting.auto ? this.answer?.early_exit ?? false : this.setting.early;
-  }
-
-  criterionNow() {
-    return this.setting.auto ? this.answer?.criterion ?? "entropy" : this.setting.criterion;
-  }
-
-  /** What stands there or was chosen; null before it was. @returns {import("./charts.js").Way | null} */
-  wayNow() {
-    const pause = this.pauseNow();
-    return pause === null ? null : { pause, early_exit: this.earlyNow(), criterion: this.criterionNow() };
+  /** The mode set, or the one that the service chose; null before it did. */
+  modeNow() {
+    return this.setting.auto ? this.answer?.mode ?? null : this.setting.mode;
   }
 
   /** Show where it stands; `answer` is the last one, null for a new picture. @param {Answer | null} [answer] */
   show(answer = this.answer) {
     this.answer = answer;
-    const pause = this.pauseNow();
-    const way = this.wayNow();
-    const here = this.points.findIndex((p) => way !== null && keyOf(p) === keyOf(way));
+    const mode = this.modeNow();
+    const here = this.points.findIndex((point) => point.mode === mode);
     const point = this.points[here];
     if (point) this.slider.value = String(here);
     this.slider.classList.toggle("off", !point);
-    const name = point?.name ?? pause ?? "not chosen yet";
-    const facts = point ? factsOf(point) : pause === null ? "" : `pause ${pause}, not measured`;
+    const name = point?.name ?? mode ?? "not chosen yet";
+    const facts = point ? factsOf(point) : mode === null ? "" : `${mode}, not measured`;
     place("point").textContent = this.setting.auto ? `auto: ${name}` : name;
     place("point-facts").textContent = this.points.length > 1 ? facts : `${facts}. This model has no operating points yet: paumer tune names some.`;
     this.slider.setAttribute("aria-valuetext", [name, facts].filter(Boolean).join(": "));
     this.auto.checked = this.setting.auto;
-    this.early.checked = this.earlyNow();
-    if (document.activeElement !== this.field) this.field.value = this.setting.auto ? "auto" : this.setting.pause;
+    this.early.checked = hasExit(mode ?? "");
+    if (document.activeElement !== this.field) this.field.value = this.setting.auto ? "auto" : this.setting.mode;
   }
 
-  /** Take the configuration from the field, if it is one. */
+  /** Take the mode from the field, if it is one. */
   read() {
-    const text = this.field.value.replaceAll(/\s/g, "") || "none";
+    const text = this.field.value.replaceAll(/\s*([,:<])\s*/g, "$1").trim() || "none";
     const named = this.points.find((point) => point.name === text);
     const problem = named || text === "auto" ? "" : this.problemWith(text);
     if (problem) {
@@ -117,15 +107,16 @@ export class Dial {
       this.object(problem);
     } else if (named) this.turnTo(named);
     else if (text === "auto") this.set({ ...this.setting, auto: true });
-    else this.set({ pause: text, early: this.earlyNow(), criterion: text === "none" ? "entropy" : this.criterionNow(), auto: false });
+    else this.set({ mode: text, auto: false });
   }
 
-  /** What is wrong with a configuration, in words; the service checks the rest. @param {string} text */
+  /** What is wrong with a mode's stages, in words; the service checks the rest. @param {string} text */
   problemWith(text) {
-    if (text === "none") return "";
-    for (const part of text.split(",")) {
+    const [stages] = text.split(/\s+/);
+    if (stages === "none") return "";
+    for (const part of stages.split(",")) {
       const found = /^(\d+):<?(\d*\.?\d+)$/.exec(part);
-      if (!found) return `“${part}” is no pause: write a block, a colon and a share, such as 3:0.4,5:0.4, or none.`;
+      if (!found) return `“${part}” is not a pause: write a block, a colon and a share, such as 3:0.4,5:0.4, or none.`;
       const [block, amount] = [Number(found[1]), Number(found[2])];
       if (block < 1 || block > this.blocks) return `There is no block ${block}: this model has blocks 1 to ${this.blocks}.`;
       if (!part.includes("<") && amount >= 1) return `The share ${found[2]} is too large: it is below 1, such as 0.4.`;
@@ -133,16 +124,9 @@ export class Dial {
     return "";
   }
 
-  /** What to ask the service for. @returns {import("./service.js").Wish} */
+  /** What to ask the service for: a mode, or auto. */
   wish() {
-    const { pause, early, criterion, auto } = this.setting;
-    return auto ? { pause: "auto", early: null, criterion: null } : { pause, early, criterion };
-  }
-
-  /** What tells this setting from others. */
-  key() {
-    const { pause, early, criterion, auto } = this.setting;
-    return auto ? "auto" : keyOf({ pause, early_exit: early, criterion });
+    return this.setting.auto ? "auto" : this.setting.mode;
   }
 }
 
@@ -150,7 +134,20 @@ export class Dial {
  * @param {Point} point
  * @returns {Setting}
  */
-const settingOf = ({ pause, early_exit: early, criterion }) => ({ pause, early, criterion, auto: false });
+const settingOf = ({ mode }) => ({ mode, auto: false });
+
+/** Whether paused patches exit early in a mode. @param {string} mode */
+const hasExit = (mode) => mode.split(/\s+/).includes("exit");
+
+/**
+ * A mode with early exit, or without; where nothing pauses there is none.
+ * @param {string} mode
+ * @param {boolean} exit
+ */
+function withExit(mode, exit) {
+  const [stages, ...words] = mode.split(/\s+/).filter((word) => word !== "exit");
+  return [stages, ...(exit && stages !== "none" ? ["exit"] : []), ...words].join(" ");
+}
 
 /** @param {string} id */
 const place = (id) => /** @type {HTMLElement} */ (document.getElementById(id));

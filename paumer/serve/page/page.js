@@ -9,7 +9,7 @@
  * @typedef {import("./picture.js").Picture} Picture
  */
 
-import { Curve, Strip, keyOf, number } from "./charts.js";
+import { Curve, Strip, number } from "./charts.js";
 import { Dial } from "./dial.js";
 import { prepare } from "./picture.js";
 import { Legends, percent } from "./result.js";
@@ -86,7 +86,7 @@ function ask(delay = 0) {
   repeats = 0;
   if (!picture) return;
   byId("result").classList.add("stale");
-  pending = setTimeout(run, answers.has(dial.key()) ? 0 : delay);
+  pending = setTimeout(run, answers.has(dial.wish()) ? 0 : delay);
 }
 
 async function run() {
@@ -96,14 +96,15 @@ async function run() {
   byId("again").hidden = true;
   busy(true);
   try {
-    const kept = answers.get(dial.key());
+    const kept = answers.get(dial.wish());
     const answer = kept ?? (await service.segment(of.bytes, dial.wish(), running.signal));
     if (mine !== newest) return;
     keep(answer);
+    dial.settle(answer);
     trouble("");
     await show(answer);
     if (mine !== newest) return;
-    say(`${of.name}, ${of.note}. Pause ${answer.pause}: ${number(answer.milliseconds.total)} ms.`);
+    say(`${of.name}, ${of.note}. Mode ${answer.mode}: ${number(answer.milliseconds.total)} ms.`);
     if (!base) askForBase(of);
   } catch (error) {
     if (mine === newest) refused(error, run);
@@ -118,7 +119,7 @@ async function askForBase(of) {
   baseIsComing = true;
   basing = new AbortController();
   try {
-    const answer = await service.segment(of.bytes, { pause: "none", early: false, criterion: null }, basing.signal);
+    const answer = await service.segment(of.bytes, "none", basing.signal);
     if (of !== picture) return;
     keep(answer);
     if (shown) await show(shown);
@@ -131,8 +132,8 @@ async function askForBase(of) {
 
 /** Remember an answer, and forget the oldest. @param {Answer} answer */
 function keep(answer) {
-  const key = keyOf(answer);
-  if (answer.pause === "none") base = answer;
+  const key = answer.mode;
+  if (answer.mode === "none") base = answer;
   answers.delete(key);
   answers.set(key, answer);
   if (answers.size > KEPT) answers.delete(/** @type {string} */ (answers.keys().next().value));
@@ -142,7 +143,7 @@ function keep(answer) {
 async function show(answer) {
   shown = answer;
   byId("result").classList.remove("stale");
-  byId("with-name").textContent = answer.pause === "none" ? "no pausing" : `pause ${answer.pause}`;
+  byId("with-name").textContent = answer.mode === "none" ? "no pausing" : answer.mode;
   showDial();
   legends.show(answer, base);
   for (const button of saves) button.disabled = false;
@@ -153,7 +154,7 @@ async function show(answer) {
 
 function showDial() {
   dial.show(shown);
-  curve.mark(dial.wayNow());
+  curve.mark(dial.modeNow());
 }
 
 // Words.
@@ -242,8 +243,7 @@ async function save(output) {
   if (!picture || !shown) return;
   const { bytes, name } = picture;
   try {
-    const wish = { pause: shown.pause, early: shown.early_exit, criterion: shown.criterion };
-    const file = await service.png(bytes, wish, output);
+    const file = await service.png(bytes, shown.mode, output);
     const link = document.createElement("a");
     link.href = URL.createObjectURL(file);
     link.download = `${name.replace(/\.\w+$/, "")}_${output}.png`;

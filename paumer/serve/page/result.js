@@ -94,7 +94,8 @@ export class Legends {
 
   /** @param {Answer} answer */
   showBlocks(answer) {
-    const stages = answer.pause === "none" ? [] : answer.pause.split(",").map((part) => String(parseInt(part, 10)));
+    const [pauses] = answer.mode.split(" ");
+    const stages = pauses === "none" ? [] : pauses.split(",").map((part) => String(parseInt(part, 10)));
     const rows = [...stages, "0"].map((block, i) => {
       const last = block === "0";
       const share = answer.blocks[block] ?? 0;

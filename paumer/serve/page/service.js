@@ -4,21 +4,19 @@
  * Every address is relative, so that the page also works behind a path prefix.
  *
  * @typedef {{name: string, colour: [number, number, number]}} ClassOf
- * @typedef {{name: string | null, pause: string, early_exit: boolean, criterion: string,
- *   miou: number | null, speed_up: number | null, latency_ms: number | null}} Point
+ * @typedef {{name: string | null, mode: string, miou: number | null,
+ *   speed_up: number | null, latency_ms: number | null}} Point
  * @typedef {{name: string, classes: ClassOf[], points: Point[], curve: Point[], blocks: number,
  *   latency_ms: number | null, patch: [number, number]}} Model
- * @typedef {{pause: string, point: string | null, early_exit: boolean, criterion: string,
+ * @typedef {{mode: string, point: string | null,
  *   width: number, height: number, milliseconds: Record<"queue" | "compute" | "encode" | "total", number>,
  *   work: number, shares: Record<string, number>, blocks: Record<string, number>,
  *   images: Record<"overlay" | "labels" | "paused" | "entropy", string>}} Answer
  * @typedef {{t: number, requests: number, refused: number, point: string | null, queue: number,
  *   p99: number | null}} Second One second; the requests refused are among the requests.
- * @typedef {{queue: number, running: number, point: string | null, pause: string,
+ * @typedef {{queue: number, running: number, point: string | null, mode: string,
  *   requests_per_second: number, latency_ms_p50: number | null, latency_ms_p99: number | null,
  *   accepted: number, refused: number, changes: number, history: Second[]}} Status
- * @typedef {{pause: string, early: boolean | null, criterion: string | null}} Wish What is asked
- *   for; `early` and `criterion` are null where the service chooses.
  */
 
 const MEANINGS = new Map([
@@ -109,14 +107,12 @@ export const scene = async (url) => (await request(url)).blob();
 
 /**
  * @param {Blob} bytes
- * @param {Wish} wish
+ * @param {string} mode - a mode, or auto
  * @param {"all" | "mask" | "overlay"} output
  * @param {AbortSignal} [signal]
  */
-function post(bytes, wish, output, signal) {
-  const query = new URLSearchParams({ pause: wish.pause, output });
-  if (wish.early !== null) query.set("early_exit", String(wish.early));
-  if (wish.criterion !== null && wish.criterion !== "entropy") query.set("criterion", wish.criterion);
+function post(bytes, mode, output, signal) {
+  const query = new URLSearchParams({ mode, output });
   const headers = { "Content-Type": bytes.type || "application/octet-stream" };
   return request(`v1/segment?${query}`, { method: "POST", body: bytes, headers, signal });
 }
@@ -124,17 +120,17 @@ function post(bytes, wish, output, signal) {
 /**
  * The segmentation of a picture and pictures of it.
  * @param {Blob} bytes
- * @param {Wish} wish
+ * @param {string} mode - a mode, or auto
  * @param {AbortSignal} signal
  * @returns {Promise<Answer>}
  */
-export const segment = async (bytes, wish, signal) =>
-  (await post(bytes, wish, "all", signal)).json();
+export const segment = async (bytes, mode, signal) =>
+  (await post(bytes, mode, "all", signal)).json();
 
 /**
  * The mask or the overlay as a PNG file.
  * @param {Blob} bytes
- * @param {Wish} wish
+ * @param {string} mode - a mode, or auto
  * @param {"mask" | "overlay"} output
  */
-export const png = async (bytes, wish, output) => (await post(bytes, wish, output)).blob();
+export const png = async (bytes, mode, output) => (await post(bytes, mode, output)).blob();

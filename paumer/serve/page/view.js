@@ -156,7 +156,7 @@ export class View {
     right(this.withPausing);
     left(this.without);
     const what = `${picture.name}, ${layer}`;
-    this.withPausing.setAttribute("aria-label", `${what}, ${sheet ? `pause ${sheet.answer.pause}` : "not segmented yet"}`);
+    this.withPausing.setAttribute("aria-label", `${what}, ${sheet ? `mode ${sheet.answer.mode}` : "not segmented yet"}`);
     this.without.setAttribute("aria-label", `${what}, ${base ? "no pausing" : "not segmented yet"}`);
     this.root.classList.toggle("lone", !base);
   }

@@ -1,0 +1,1 @@
+"""The command line: options, and one file for each group of commands."""

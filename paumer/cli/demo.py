@@ -1,0 +1,177 @@
+"""`paumer demo`: the whole idea on held-out pictures, as a page to open."""
+
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paumer.cli.console import (
+    at_least_one,
+    console,
+    new_table,
+    progress_bar,
+    say,
+    write_csv,
+)
+from paumer.cli.options import DemoOptions
+from paumer.disk import replace_file
+from paumer.mode import Mode
+
+if TYPE_CHECKING:
+    from paumer.data.samples import Dataset
+    from paumer.inference.predictor import Predictor
+    from paumer.measurement import Measurement
+
+DIALS = ("3:0.2", "3:0.4", "3:0.4,5:0.4", "3:0.4,5:0.4,7:0.4", "3:0.6,5:0.6")
+"""What is counted and timed beside the model's operating points."""
+
+
+def demo(options: DemoOptions = DemoOptions()) -> None:  # noqa: B008
+    """Segment held-out pictures at several speeds: a trade-off plot, pause pictures, a report."""
+    import numpy as np
+    import torch
+
+    from paumer.api import load
+    from paumer.data.datasets import open_dataset
+    from paumer.study.paper_figures import draw_tradeoff
+
+    if options.threads is not None:
+        torch.set_num_threads(at_least_one(options.threads, "threads"))
+    predictor = load(options.model)
+    dataset = open_dataset(options.data, "test")
+    count = min(len(dataset), at_least_one(options.pictures, "pictures"))
+    places = np.linspace(0, len(dataset) - 1, count).round().astype(int).tolist()
+    shown = _modes(predictor, "none", *predictor.points)
+    depth = predictor.network.backbone.depth
+    dials = [text for text in DIALS if Mode.parse(text).pause.blocks[-1] < depth]
+    counted = _modes(predictor, "none", *predictor.points, *dials)
+    found = _measure(predictor, dataset, places, counted)
+    # Without pausing both lines begin.
+    exits = [item for item in found.values() if item.mode.early_exit or not item.mode.pause]
+    lines = {
+        "pausing": [item for item in found.values() if not item.mode.early_exit],
+        "pausing with early exit": exits if len(exits) > 1 else [],
+    }
+    draw_tradeoff({name: items for name, items in lines.items() if items}, options.out / "tradeoff")
+    write_csv(options.out / "demo.csv", [{"point": n, **m.to_json()} for n, m in found.items()])
+    some = places[:: max(1, len(places) // 3)][:3]
+    pictures = _draw_pictures(predictor, dataset, some, shown, options.out)
+    title = f"{options.model} on {count} held-out pictures of {dataset.name}"
+    report = options.out / "report.html"
+    replace_file(report, _page(title, found, pictures).encode())
+    _print(title, found)
+    say(f"open {report}")
+
+
+def _modes(predictor: "Predictor", *names: str) -> dict[str, Mode]:
+    """The modes of these names; of equal ones the first stays."""
+    modes = {name: predictor.mode(name) for name in names}
+    first = {mode: name for name, mode in reversed(modes.items())}
+    return {name: mode for name, mode in modes.items() if first[mode] == name}
+
+
+def _measure(
+    predictor: "Predictor", dataset: "Dataset", places: list[int], named: dict[str, Mode]
+) -> "dict[str, Measurement]":
+    """The mIoU and then the speed of each mode: never both at once."""
+    from paumer.inference.tiles import Inference
+    from paumer.measurement import join
+    from paumer.study.accuracy import evaluate
+    from paumer.study.speed import SpeedSettings, time_modes
+    from paumer.study.sweep import describe
+
+    modes = list(named.values())
+    with progress_bar("counting") as update:
+        tallies = evaluate(predictor, dataset, modes, Inference(batch=4), places, update)
+    image = dataset[places[0]].image
+    size = (image.shape[0], image.shape[1])
+    counted = describe(predictor, modes, tallies, size, f"{dataset.name} {dataset.split}")
+    with progress_bar("timing") as update:
+        speeds = time_modes(predictor, image, modes, SpeedSettings(rounds=9), progress=update)
+    return {n: join(c, s) for n, c, s in zip(named, counted, speeds, strict=True)}
+
+
+def _draw_pictures(
+    predictor: "Predictor",
+    dataset: "Dataset",
+    places: list[int],
+    named: dict[str, Mode],
+    out: Path,
+) -> list[tuple[str, Path]]:
+    """Of a few pictures: itself, and at every point its labels and where patches paused."""
+    import numpy as np
+
+    from paumer.drawing import write_image
+
+    written = []
+    for place in places:
+        image = dataset[place].image
+        results = [predictor.predict(image, mode) for mode in named.values()]
+        upper = np.concatenate([image, *(result.blended() for result in results)], 1)
+        lower = [np.full_like(image, 255), *(result.tinted() for result in results)]
+        path = out / f"picture-{place}.png"
+        write_image(path, np.concatenate([upper, np.concatenate(lower, 1)]))
+        written.append((f"picture {place}; {', '.join(named)}", path))
+    return written
+
+
+def _print(title: str, found: "dict[str, Measurement]") -> None:
+    say(title)
+    table = new_table(*_TITLES)
+    for row in _cells(found):
+        table.add_row(*row)
+    console.print(table)
+
+
+_TITLES = ("point", "mode", "mIoU, %", "images/s", "speed-up", "MACs")
+
+
+def _cells(found: "dict[str, Measurement]") -> list[tuple[str, ...]]:
+    return [
+        (
+            name,
+            str(item.mode),
+            f"{100 * (item.miou or 0):.2f}",
+            f"{item.images_per_second:.2f}",
+            f"{item.speed_up:.2f}x",
+            f"{item.mac_ratio:.2f}x" if item.mac_ratio else "",
+        )
+        for name, item in found.items()
+    ]
+
+
+def _page(title: str, found: "dict[str, Measurement]", pictures: list[tuple[str, Path]]) -> str:
+    """The report: a table, the plot, the pictures."""
+    first = next(iter(found.values()))
+    head = "".join(f"<th>{escape(text)}</th>" for text in _TITLES)
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>\n" for row in _cells(found)
+    )
+    figures = "".join(
+        f'<figure><img src="{escape(path.name)}" alt=""><figcaption>{escape(text)}'
+        f"</figcaption></figure>\n"
+        for text, path in pictures
+    )
+    return _HTML.format(
+        title=escape(title), head=head, rows=rows, figures=figures, where=escape(first.where or "")
+    )
+
+
+_HTML = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>{title}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto }}
+table {{ border-collapse: collapse }} td, th {{ padding: .2rem .8rem; text-align: right }}
+td:first-child, td:nth-child(2), th:first-child, th:nth-child(2) {{ text-align: left }}
+tr + tr {{ border-top: 1px solid #ddd }} img {{ max-width: 100% }} figure {{ margin: 2rem 0 }}
+figcaption {{ color: #555; font-size: .9em }}
+</style>
+<h1>{title}</h1>
+<p>One set of weights, several speeds: patches whose class is clear pause and skip the remaining
+blocks. Speed: {where}.</p>
+<table><tr>{head}</tr>
+{rows}</table>
+<figure><img src="tradeoff.png" alt="mIoU against images per second"></figure>
+<p>Each picture below, without pausing and at every point: above the labels, below where patches
+paused, coloured by the block after which they did.</p>
+{figures}</html>
+"""

@@ -1,0 +1,205 @@
+"""Every command: options -> one public call -> a printed result.
+
+Heavy modules are imported inside the commands, so that help answers at once.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from cyclopts.config import Yaml
+
+from paumer import __version__
+from paumer.cli.bench import bench
+from paumer.cli.console import (
+    at_least_one,
+    complain,
+    errors,
+    progress_bar,
+    say,
+    training_progress,
+    write_json,
+)
+from paumer.cli.demo import demo
+from paumer.cli.export import export
+from paumer.cli.measure import evaluate, sweep, tune
+from paumer.cli.options import CheckDataOptions, ImportOptions, ScenesOptions
+from paumer.cli.predict import predict
+from paumer.cli.serve import serve
+from paumer.cli.study import study
+from paumer.training.options import TrainOptions, parse_size
+
+app = App(
+    name="paumer",
+    help="Segmentation by a vision transformer whose clear patches pause.",
+    version=__version__,
+)
+for command in (demo, predict, bench, evaluate, sweep, tune, study, export, serve):
+    app.command(command)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends with one clear line and exit code 2."""
+    try:
+        check_tokens(sys.argv[1:])
+        app(_with_recipe(sys.argv[1:]))
+    except KeyboardInterrupt:
+        errors.print("interrupted")
+        sys.exit(130)
+    except (ValueError, OSError, ImportError) as error:
+        complain(_in_words(error))
+        sys.exit(2)
+
+
+_IN_A_MODE = {
+    "--pause": "--mode 3:0.4,5:0.4",
+    "--early-exit": '--mode "3:0.4 exit"',
+    "--criterion": '--mode "3:0.4 by=neighbours"',
+    "--protect": '--mode "3:0.4 protect=pedestrian+bicyclist"',
+    "--short-side": '--mode "3:0.4 size=288"',
+}
+_REMOVED = {"--adaptive", "--rejoin", "--distil", "--exits", "--stages", "--aux-norm"}
+
+
+def check_tokens(tokens: Sequence[str]) -> None:
+    """Raise for an option of 0.1, with what says the same now."""
+    command = tokens[0] if tokens else ""
+    for token in tokens:
+        name = token.split("=", 1)[0]
+        if name in _IN_A_MODE and command != "train":
+            raise ValueError(f"{name} is now part of the mode: write {_IN_A_MODE[name]}")
+        if name == "--size" and command in ("bench", "export", "study"):
+            raise ValueError("--size is now --input (a mode's size=288 scales images)")
+        if name == "--val-pause":
+            raise ValueError("--val-pause is now --val-mode")
+        if name in _REMOVED or token == "calibrate" == command:
+            raise ValueError(f"{name} was removed in 0.2: see docs/negative-results.md")
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
+        return f'"{error.filename}": a file is where a folder should be'
+    return str(error)
+
+
+def _with_recipe(tokens: list[str]) -> list[str]:
+    """The tokens without ``--config FILE``, whose settings count where no token says otherwise."""
+    tokens = [part for token in tokens for part in _split_config(token)]
+    if tokens[:1] != ["train"] or "--config" not in tokens:
+        return tokens
+    place = tokens.index("--config")
+    if place + 1 == len(tokens):
+        raise ValueError("--config needs a recipe, such as recipes/scenes.yaml")
+    if not Path(tokens[place + 1]).is_file():
+        raise FileNotFoundError(f'no recipe at "{tokens[place + 1]}"')
+    app["train"].config = (Yaml(tokens[place + 1], use_commands_as_keys=False),)
+    return tokens[:place] + tokens[place + 2 :]
+
+
+def _split_config(token: str) -> list[str]:
+    return token.split("=", 1) if token.startswith("--config=") else [token]
+
+
+@app.command(name="import")
+def import_(checkpoint: Path, /, options: Annotated[ImportOptions, Parameter(name="*")]) -> None:
+    """Turn a Segmenter checkpoint of rstrudel/segmenter or mmsegmentation into a model directory.
+
+    Parameters
+    ----------
+    checkpoint
+        The .pth file. For rstrudel/segmenter its variant.yml lies beside it.
+    """
+    from paumer.model.directory import load_tensors
+    from paumer.model.foreign import read_checkpoint
+    from paumer.model.segmenter import PausingSegmenter
+
+    if options.out.exists():
+        raise ValueError(f'"{options.out}" exists: name a directory that does not')
+    found = read_checkpoint(checkpoint)
+    model = PausingSegmenter.from_config(found.config)
+    load_tensors(model, found.tensors, checkpoint, fresh="aux_head.")
+    model.save_pretrained(options.out)
+    config = found.config
+    say(
+        f"{found.source}: {config.backbone}, {config.decoder} decoder, "
+        f"{len(config.classes)} classes, {config.image_size[1]}x{config.image_size[0]}"
+    )
+    say(f"read {len(found.tensors)} tensors into {options.out}")
+    if found.unused:
+        say(f"not used: {', '.join(found.unused)}")
+    say("the auxiliary head is fresh: train it before pausing (it decides who pauses)")
+
+
+@app.command
+def scenes(options: ScenesOptions) -> None:
+    """Draw street scenes with their labels, as a data set that every command can read."""
+    from paumer.scenes.files import write_scenes
+
+    counts = {"train": at_least_one(options.count, "count")}
+    counts |= dict.fromkeys(("val", "test"), max(1, options.count // 10))
+    with progress_bar("drawing") as update:
+        write_scenes(options.out, counts, parse_size(options.size), update)
+    say(f"wrote {sum(counts.values())} scenes; look at {options.out / 'sheet.png'}")
+    say(f"check them with: paumer check-data {options.out / 'data.yaml'}")
+
+
+@app.command
+def check_data(data: str, /, options: CheckDataOptions = CheckDataOptions()) -> None:  # noqa: B008
+    """Read a whole data set and report what is wrong with it. Nothing of it is changed.
+
+    Parameters
+    ----------
+    data
+        A data.yaml, or camvid:DIR, cityscapes:DIR, ade20k:DIR, scenes.
+    """
+    from paumer.data.checking import check_splits, sample_sheet
+
+    with progress_bar("reading") as update:
+        reports = check_splits(data, options.splits, lambda _, done, total: update(done, total))
+    for report in reports:
+        say(report.to_text())
+    if options.out:
+        from paumer.data.datasets import list_dataset
+        from paumer.drawing import write_image
+        from paumer.study.figures import draw_class_shares
+
+        write_json(options.out / "report.json", [report.to_json() for report in reports])
+        draw_class_shares(reports, options.out / "class_shares.png")
+        write_image(options.out / "samples.png", sample_sheet(list_dataset(data, reports[0].split)))
+        say(f"wrote report.json, class_shares.png and samples.png to {options.out}")
+    if any(report.problems for report in reports):
+        sys.exit(1)
+
+
+@app.command
+def train(
+    *,
+    config: Path | None = None,
+    resume: Path | None = None,
+    options: TrainOptions = TrainOptions(),  # noqa: B008
+) -> None:
+    """Train a segmenter once for many modes.
+
+    Parameters
+    ----------
+    config
+        A recipe: a YAML file of the options below, which count where the command line is silent.
+    resume
+        A run directory to resume, exactly as if it had not stopped.
+    """
+    assert config is None  # Taken off by _with_recipe before.
+    if resume and options != TrainOptions():
+        raise ValueError("--resume takes the options of the run: give no others beside it")
+    try:
+        from paumer.training import run
+    except ImportError as error:
+        raise ImportError(f"training needs more ({error}): pip install 'paumer[train]'") from error
+
+    with training_progress() as progress:
+        if resume:
+            directory = run.resume(resume, say, progress)
+        else:
+            directory = run.train(options, say, progress)
+    say(f"done: {directory}/model, metrics.csv and plots/")

@@ -1,0 +1,114 @@
+"""`paumer predict`: pictures, folders and videos to labels."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from paumer.cli.console import (
+    above_zero,
+    at_least_one,
+    complain,
+    pick_device,
+    progress_bar,
+    say,
+)
+from paumer.cli.options import PredictOptions
+
+if TYPE_CHECKING:
+    from paumer.inference.governor import Governor
+    from paumer.inference.jobs import Job, Outcome
+    from paumer.inference.predictor import Predictor
+
+
+def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None:  # noqa: B008
+    """Segment pictures and videos: label masks, overlays, where patches paused.
+
+    Parameters
+    ----------
+    sources
+        Pictures, folders, patterns such as "streets/*.jpg", videos, or a camera (/dev/video0).
+    """
+    import torch
+
+    from paumer.api import load
+    from paumer.inference.jobs import Job
+    from paumer.inference.sources import find_sources
+    from paumer.inference.tiles import Inference
+
+    if not sources:
+        raise ValueError("nothing to segment: name a picture, a folder or a video")
+    found = find_sources(sources, options.out)
+    device = pick_device(options.device)
+    threads = options.threads
+    governed = options.target_fps is not None or options.latency_ms is not None
+    if threads is None and governed and any(source.is_video for source in found):
+        threads = max(1, torch.get_num_threads() - 1)  # A core reads and writes the frames.
+    if threads is not None:
+        torch.set_num_threads(at_least_one(threads, "threads"))
+    predictor = load(options.model, device, options.engine, threads)
+    how = Inference(
+        window=options.window,
+        stride=options.stride,
+        scales=options.scales,
+        flip=options.flip,
+        batch=options.batch,
+    )
+    mode, governor = predictor.mode(options.mode), _governor(predictor, options)
+    job = Job(predictor, mode, options.out, how, options.save, governor)
+    pictures = [source for source in found if not source.is_video]
+    broken = []
+    if pictures:
+        with progress_bar("segmenting") as update:
+            outcome = job.run(pictures, update)
+        _report(job, outcome, len(pictures))
+        broken += outcome.broken
+    for source in found:
+        if source.is_video:
+            with progress_bar(source.path.name) as update:
+                frames = job.run_video(source, update)
+            _report_video(job, source.name, frames)
+    for message in broken:
+        complain(message)
+    if broken:
+        complain(f"{len(broken)} of {len(pictures)} pictures could not be read")
+        sys.exit(1)
+
+
+def _governor(predictor: "Predictor", options: PredictOptions) -> "Governor | None":
+    """A governor over the model's operating points, if a rate or a latency is asked for."""
+    rate, limit = options.target_fps, options.latency_ms
+    if rate is None and limit is None:
+        if options.min_miou is not None:
+            raise ValueError("--min-miou bounds what --target-fps and --latency-ms move: give one")
+        return None
+    if rate is not None and limit is not None:
+        raise ValueError("--target-fps and --latency-ms say the same: give one of them")
+    if options.mode != "none":
+        raise ValueError("--mode fixes what --target-fps and --latency-ms would move: give one")
+    from paumer.inference.governor import Governor, ladder
+
+    floor = None if options.min_miou is None else options.min_miou / 100
+    if rate is not None:
+        asked = 1 / above_zero(rate, "target-fps")
+    else:
+        asked = above_zero(limit or 0.0, "latency-ms") / 1000
+    return Governor(ladder(list(predictor.points.values()), floor), asked, dwell=1.0)
+
+
+def _report(job: "Job", outcome: "Outcome", total: int) -> None:
+    passed = f", {outcome.passed} were finished before" if outcome.passed else ""
+    say(f"segmented {outcome.written} of {total} pictures into {job.out}{passed}")
+    if job.governor and outcome.written:
+        say(
+            f"{outcome.late} took longer than {1000 * job.governor.target:.0f} ms "
+            f"({outcome.late / outcome.written:.1%}); {outcome.changes} changes of operating point"
+        )
+
+
+def _report_video(job: "Job", name: str, outcome: "Outcome") -> None:
+    rate = outcome.written / max(outcome.seconds, 1e-9)
+    say(f"{name}: {outcome.written} frames in {outcome.seconds:.1f} s, {rate:.2f} a second")
+    if job.governor and outcome.written:
+        say(
+            f"{outcome.late} frames were late ({outcome.late / outcome.written:.1%}); "
+            f"{outcome.changes} changes of operating point"
+        )

@@ -1,0 +1,44 @@
+"""`paumer serve`: an HTTP service that pauses more under load."""
+
+import math
+from pathlib import Path
+
+from paumer.cli.console import above_zero, at_least_one, pick_device, say
+from paumer.cli.options import ServeOptions
+
+
+def serve(options: ServeOptions = ServeOptions()) -> None:  # noqa: B008
+    """Segment pictures for others over HTTP; a page to try it, and metrics. SIGTERM drains."""
+    try:
+        from paumer.serve import http, process
+    except ImportError as error:
+        raise ImportError(f"serving needs more ({error}): pip install 'paumer[serve]'") from error
+    import torch
+
+    from paumer.api import load
+    from paumer.serve.service import Service
+
+    if options.threads is not None:
+        torch.set_num_threads(at_least_one(options.threads, "threads"))
+    target = options.latency_ms
+    if target is not None:
+        target = above_zero(target, "latency-ms") / 1000
+    limits = http.Limits(
+        body_bytes=math.ceil(above_zero(options.max_mb, "max-mb") * 2**20),
+        pixels=at_least_one(options.max_pixels, "max-pixels"),
+        seconds=above_zero(options.body_seconds, "body-seconds"),
+    )
+    service = Service(
+        load(options.model, pick_device(options.device)),
+        name=Path(options.model).name,
+        target=target,
+        point=options.point,
+        queue=at_least_one(options.queue, "queue"),
+        batch=at_least_one(options.batch, "batch"),
+    )
+    socket = process.listen(options.host, options.port)
+    host, port = socket.getsockname()[:2]
+    say(f"serving {options.model} at http://{f'[{host}]' if ':' in host else host}:{port}")
+    say(f"operating points: {', '.join(service.names)}")
+    process.run(service, socket, limits)
+    say("drained")

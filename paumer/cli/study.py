@@ -1,0 +1,360 @@
+"""`paumer study ...`: the paper's figures, each with its data as CSV beside it."""
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App
+
+from paumer.cli.console import (
+    at_least_one,
+    console,
+    new_table,
+    pick_device,
+    progress_bar,
+    say,
+    write_csv,
+)
+from paumer.cli.options import (
+    BlocksOptions,
+    EntropyOptions,
+    FigureOptions,
+    MethodOptions,
+    SingleFigureOptions,
+    TradeoffOptions,
+)
+from paumer.training.options import Several
+
+if TYPE_CHECKING:
+    from paumer.measurement import Measurement
+
+study = App(name="study", help="Draw the paper's figures, each with its data as CSV beside it.")
+Sweeps = Annotated[tuple[str, ...], Several]
+FIGURES = Path("figures")
+
+
+@study.command
+def method(picture: Path, /, options: MethodOptions = MethodOptions()) -> None:  # noqa: B008
+    """The method on an image: entropy, what pauses after each block, the result.
+
+    Parameters
+    ----------
+    picture
+        An image file.
+    """
+    from paumer.api import load
+    from paumer.data.images import read_image
+    from paumer.study.illustration import illustrate
+    from paumer.study.paper_figures import draw_method
+
+    predictor = load(options.model, pick_device(options.device))
+    panels = illustrate(predictor, read_image(picture), predictor.mode(options.mode))
+    draw_method(panels, options.out / "method", math.log(len(predictor.classes)))
+    maps = [panel for panel in panels if panel.image.ndim == 2]
+    rows = [
+        {"map": panel.title, "row": row, "column": column, "entropy": float(value)}
+        for panel in maps
+        for row, line in enumerate(panel.image)
+        for column, value in enumerate(line)
+        if value == value  # Paused patches have none.
+    ]
+    _finish(options.out / "method", rows)
+
+
+@study.command
+def tradeoff(
+    sweeps: Sweeps,
+    /,
+    options: TradeoffOptions = TradeoffOptions(),  # noqa: B008
+) -> None:
+    """MIoU against images per second: criteria, decoders, early exit, ranges, weights, starts.
+
+    Parameters
+    ----------
+    sweeps
+        LABEL=FOLDER of each line; several folders with commas between them are averaged.
+    """
+    from paumer.measurement import baseline
+    from paumer.study.paper_figures import draw_tradeoff
+
+    series, segmenter = _series(sweeps), options.segmenter
+    reference = baseline(_timed(_mean_of(segmenter), segmenter)) if segmenter else None
+    path = options.out / options.name
+    draw_tradeoff(series, path, options.title, reference, options.skyline)
+    _finish(path, _rows(series))
+
+
+@study.command
+def spline(
+    sweeps: Sweeps, /, *, segmenter: str | None = None, most: float = 2.0, out: Path = FIGURES
+) -> None:
+    """The table of mIoU over throughput by a linear spline, in eight columns.
+
+    Parameters
+    ----------
+    sweeps
+        LABEL=FOLDER of each line; several folders with commas between them are averaged.
+    segmenter
+        FOLDER of a sweep of the plain Segmenter, to which differences are taken (default: each
+        line's own unpaused point).
+    most
+        The speed-up of the last column.
+    out
+        Folder to write to.
+    """
+    from paumer.measurement import baseline
+    from paumer.study.tradeoff import spline_table
+
+    reference = baseline(_mean_of(segmenter)) if segmenter else None
+    rows = []
+    for label, items in _series(sweeps).items():
+        columns = spline_table(items, reference, most=most)
+        table = new_table(label, *(f"{column.speed_up:.2f}x" for column in columns))
+        table.add_row("images/s", *(f"{column.images_per_second:.2f}" for column in columns))
+        table.add_row("mIoU", *(_or_dash(column.miou) for column in columns))
+        table.add_row("difference", *(_or_dash(column.difference, "+") for column in columns))
+        console.print(table)
+        rows += [{"label": label, **vars(column)} for column in columns]
+    write_csv(out / "spline.csv", rows)
+    say(f"wrote {out / 'spline.csv'}")
+
+
+@study.command
+def compare(
+    sweeps: Sweeps,
+    /,
+    *,
+    points: Path,
+    dataset: str | None = None,
+    options: SingleFigureOptions = FigureOptions(),  # noqa: B008
+) -> None:
+    """Other models beside the Pareto front of ours.
+
+    Parameters
+    ----------
+    sweeps
+        LABEL=FOLDER of each line of ours.
+    points
+        A CSV with the columns model, family, miou (in %), images_per_second and source.
+    dataset
+        Only rows with this in their column dataset.
+    """
+    from paumer.study.paper_figures import draw_comparison
+
+    rows, series = _published(points, dataset), _series(sweeps)
+    draw_comparison(rows, series, options.out / "compare", options.title)
+    ours = [
+        {
+            "model": row["label"],
+            "family": "paumer",
+            "source": "measured here",
+            **row,
+            "miou": 100 * row["miou"],
+        }
+        for row in _rows(series)
+    ]
+    _finish(options.out / "compare", [*rows, *ours])
+
+
+@study.command
+def entropy(options: EntropyOptions = EntropyOptions()) -> None:  # noqa: B008
+    """Entropies of right and wrong patches after every second block, together and by class."""
+    import numpy as np
+
+    from paumer.api import load
+    from paumer.data.datasets import open_dataset
+    from paumer.study.paper_figures import draw_class_entropies, draw_entropies
+    from paumer.study.uncertainty import read_heads, study_blocks
+
+    share, out = options.share, options.out
+    if not 0 < share <= 1:
+        raise ValueError(f"a share of {share:g} of the images: give one above 0 and at most 1")
+    dataset = open_dataset(options.data, options.split)
+    predictor = load(options.model, pick_device(options.device))
+    count = max(1, round(share * len(dataset)))
+    places = np.linspace(0, len(dataset) - 1, count).round().astype(int).tolist()
+    own = read_heads(options.heads, predictor.network) if options.heads else None
+    with progress_bar("counting") as update:
+        counts, confusions = study_blocks(predictor, dataset, places, own, update)
+    names = predictor.classes.names
+    draw_entropies(counts, out / "entropy")
+    draw_class_entropies(counts, names, out / "entropy_classes")
+    rows = list(counts.rows(names))
+    write_csv(out / "entropy_classes.csv", rows)
+    blocks = [
+        {"block": number, "miou": one.miou, "pixel_accuracy": one.pixel_accuracy}
+        for number, one in enumerate(confusions, 1)
+    ]
+    write_csv(out / "blocks.csv", blocks)
+    _finish(out / "entropy", _without_class(rows))
+    say(f"wrote {out}/entropy_classes.png, .svg and .csv, and blocks.csv")
+
+
+@study.command
+def blocks(options: BlocksOptions = BlocksOptions()) -> None:  # noqa: B008
+    """Throughput against the number of pausing blocks, over all choices of blocks (predicted)."""
+    import torch
+
+    from paumer.api import load
+    from paumer.measurement import speed_of
+    from paumer.mode import UNPAUSED, Mode
+    from paumer.model.build import build_model
+    from paumer.pause_config import PauseConfig
+    from paumer.study.cost import cached_cost
+    from paumer.study.grids import count
+    from paumer.study.paper_figures import draw_block_counts
+    from paumer.study.speed import SpeedSettings, in_words
+    from paumer.training.options import parse_size
+
+    where, share = pick_device(options.device), options.share
+    model = options.model
+    network = load(model, where).network if model else build_model(options.backbone).to(where)
+    width, height = parse_size(options.input)
+    images = torch.randn(at_least_one(options.batch, "batch"), 3, height, width, device=where)
+    settings = SpeedSettings(threads=options.threads)
+    with progress_bar("timing parts") as update:
+        table = cached_cost(network.eval(), images, settings, progress=update)
+    depth = network.backbone.depth
+    found = [table.predict(Mode(pause=pause)) for pause in count(depth, share)]
+    speeds: dict[int, list[float]] = {}
+    for item in found:
+        speeds.setdefault(len(item.mode.pause.stages), []).append(speed_of(item))
+    lines = {}
+    for chosen in ((3, 5, 7), (4, 7, 10)):
+        if chosen[-1] < depth:
+            chains = [PauseConfig(tuple((b, share) for b in chosen[:k])) for k in (1, 2, 3)]
+            items = [table.predict(Mode(pause=pause)) for pause in chains]
+            lines[", ".join(map(str, chosen))] = [(k, speed_of(i)) for k, i in enumerate(items, 1)]
+    unpaused, path = speed_of(table.predict(UNPAUSED)), options.out / "blocks"
+    draw_block_counts(speeds, lines, unpaused, path, options.title or in_words(table.environment))
+    _finish(path, [item.to_json() for item in found])
+
+
+@study.command
+def one(
+    sweep: Path,
+    /,
+    options: SingleFigureOptions = FigureOptions(),  # noqa: B008
+) -> None:
+    """One pause over blocks and shares, from a sweep of the grid `one`.
+
+    Parameters
+    ----------
+    sweep
+        Folder of the sweep.
+    """
+    from paumer.study.paper_figures import draw_one_pause
+
+    found = _with_stages(sweep, 1)
+    draw_one_pause(found, options.out / "one_pause", options.title)
+    _finish(options.out / "one_pause", [item.to_json() for item in found])
+
+
+@study.command
+def two(
+    sweep: Path,
+    /,
+    options: SingleFigureOptions = FigureOptions(),  # noqa: B008
+) -> None:
+    """The Pareto front of two pauses, from a sweep of the grid `two`.
+
+    Parameters
+    ----------
+    sweep
+        Folder of the sweep.
+    """
+    from paumer.study.paper_figures import draw_two_pauses
+
+    found = _with_stages(sweep, 2)
+    draw_two_pauses(found, options.out / "two_pauses", options.title)
+    _finish(options.out / "two_pauses", [item.to_json() for item in found])
+
+
+def _published(points: Path, dataset: str | None) -> list[dict[str, str]]:
+    """The rows of a CSV of other models, each with all it needs, of one data set."""
+    with points.open(encoding="utf-8", newline="") as file:
+        lines = list(enumerate(csv.DictReader(file), 2))
+    rows = []
+    for number, row in lines:
+        if dataset in (None, row.get("dataset")):
+            for column in ("model", "family", "miou", "images_per_second", "source"):
+                if not row.get(column):
+                    raise ValueError(f'line {number} of "{points}" lacks its {column}')
+            for column in ("miou", "images_per_second"):
+                try:
+                    float(row[column])
+                except ValueError:
+                    raise ValueError(
+                        f'line {number} of "{points}": {column} is "{row[column]}", no number'
+                    ) from None
+            rows.append(row)
+    if not rows:
+        raise ValueError(f'"{points}" has no row{f" of {dataset}" if dataset else ""}')
+    several = sorted({row.get("dataset") or "" for row in rows})
+    if len(several) > 1:
+        raise ValueError(f'"{points}" has {", ".join(several)}: choose one with --dataset')
+    return rows
+
+
+def _series(sweeps: Sequence[str]) -> "dict[str, list[Measurement]]":
+    """The measurements of each LABEL=FOLDER."""
+    found = {}
+    for text in sweeps:
+        label, mark, folders = text.partition("=")
+        if not mark:
+            raise ValueError(f'"{text}" is not LABEL=FOLDER, such as entropy=runs/sweep')
+        if label in found:
+            raise ValueError(f'two lines are called "{label}": give each its own name')
+        found[label] = _timed(_mean_of(folders), folders)
+    return found
+
+
+def _mean_of(folders: str) -> "list[Measurement]":
+    from paumer.measurement import read_measurements
+    from paumer.study.tradeoff import average
+
+    return average([read_measurements(Path(folder)) for folder in folders.split(",")])
+
+
+def _timed(items: "list[Measurement]", source: object) -> "list[Measurement]":
+    if any(item.images_per_second is None for item in items):
+        raise ValueError(f'"{source}" has no speeds: sweep it again with --speed predict')
+    return items
+
+
+def _with_stages(sweep: Path, stages: int) -> "list[Measurement]":
+    """The measurements of a sweep with that many pauses, and the one without."""
+    from paumer.measurement import read_measurements
+
+    items = read_measurements(sweep)
+    found = [item for item in items if len(item.mode.pause.stages) in (0, stages)]
+    if len(found) < 2:
+        name = {1: "one", 2: "two"}[stages]
+        raise ValueError(f'"{sweep}" lacks such modes: sweep with --grid {name}')
+    return _timed(found, sweep)
+
+
+def _rows(series: "dict[str, list[Measurement]]") -> list[dict[str, Any]]:
+    return [{"label": label, **m.to_json()} for label, items in series.items() for m in items]
+
+
+def _without_class(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    totals: dict[tuple[Any, ...], int] = {}
+    for row in rows:
+        key = (row["block"], row["right"], row["entropy"])
+        totals[key] = totals.get(key, 0) + row["patches"]
+    return [
+        {"block": block, "right": right, "entropy": value, "patches": patches}
+        for (block, right, value), patches in sorted(totals.items())
+    ]
+
+
+def _or_dash(value: float | None, sign: str = "") -> str:
+    return "-" if value is None else f"{100 * value:{sign}.2f}"
+
+
+def _finish(stem: Path, rows: Sequence[dict[str, Any]]) -> None:
+    write_csv(stem.with_name(f"{stem.name}.csv"), rows)
+    say(f"wrote {stem}.png, .svg and .csv")

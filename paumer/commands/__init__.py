@@ -1,1 +1,0 @@
-"""THE COMMANDS: options in, one public call, a printed result."""

@@ -1,0 +1,41 @@
+"""What every data set gives: an image and its labels by number."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paumer.classes import ClassSet
+from paumer.data.layouts import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A uint8 RGB picture (h w 3) and its uint8 labels (h w), 255 where there is none."""
+
+    name: str
+    image: NDArray[np.uint8]
+    labels: NDArray[np.uint8]
+
+
+@runtime_checkable
+class Dataset(Protocol):
+    """What every data set offers; torch's DataLoader takes it as it is.
+
+    `problems` is what was wrong with single files when the folders were listed: it is empty for
+    a data set that `open_dataset` gave.
+    """
+
+    name: str
+    split: str
+    class_set: ClassSet
+    problems: tuple[Problem, ...]
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Sample: ...
+
+    def files(self, index: int) -> tuple[Path, Path] | None:
+        """The files of a picture and of its labels; None where they are made, not read."""

@@ -1,0 +1,1 @@
+"""Networks as files for other runtimes, verified before they count."""

@@ -1,0 +1,69 @@
+"""A network in one mode as a module of plain tensors, which exporters can trace."""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from paumer.inference.exported import ExportInfo, check_exportable
+from paumer.mode import Mode
+from paumer.model.segmenter import PausingSegmenter
+from paumer.model.walk import Branch, Pause
+
+
+class Fixed(nn.Module):
+    """One mode as a module of one input."""
+
+    def __init__(self, model: PausingSegmenter, mode: Mode) -> None:
+        super().__init__()
+        self.model, self.mode = model, mode
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Coarse logits, and the block each patch paused after."""
+        out = self.model(images, self.mode, full_size=False)
+        return out.logits, out.paused_after()
+
+
+class Dial(nn.Module):
+    """A mode whose ratios are free: its second input says how many patches continue."""
+
+    def __init__(self, model: PausingSegmenter, mode: Mode) -> None:
+        super().__init__()
+        self.model, self.mode = model, mode
+
+    def forward(self, images: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+        """Coarse logits, and the block each patch paused after."""
+        model, grid = self.model, self.model.grid(images)
+        criterion = model.criterion(self.mode, grid)
+        most, pauses = grid[0] * grid[1], []
+        for place, block in enumerate(self.mode.pause.blocks):
+            count = cast(int, kept[place].item())  # int() would ask for its value now.
+            torch._check(count >= 1)
+            torch._check(count <= most)
+            pauses.append(Pause(block, count, criterion))
+            most = count
+        *_, last = model.steps(images, Branch.chain(pauses))
+        out = model.finish(last.walks, grid, self.mode.early_exit)
+        return out.logits, out.paused_after()
+
+
+def describe(model: PausingSegmenter, size: tuple[int, int], mode: Mode, dial: bool) -> ExportInfo:
+    """What a file of that model will say of itself; raises where there can be none."""
+    if model.config is None:
+        raise ValueError("the network has no configuration: its classes are not known")
+    patch = model.backbone.patch
+    if any(side % p for side, p in zip(size, patch, strict=True)):
+        raise ValueError(
+            f"a size of {size[1]}x{size[0]} is not made of whole patches of {patch[1]}x{patch[0]}"
+        )
+    check_exportable(mode)
+    model.check(mode)
+    if dial and not mode.pause:
+        raise ValueError("nothing pauses, so there is no ratio to turn: name stages")
+    if dial and model.context:
+        raise ValueError(
+            "one file cannot serve all ratios of a model with a context, because how many means "
+            "continue depends on them: export one mode"
+        )
+    patches = (size[0] // patch[0]) * (size[1] // patch[1])
+    return ExportInfo(model.config.to_json(), size, mode, dial, patches)

@@ -1,0 +1,90 @@
+"""The check that an exported file is the network, and a small program that uses it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from paumer.inference.exported import ExportInfo, Runner
+from paumer.model.segmenter import PausingSegmenter
+from paumer.pause_config import PauseConfig
+
+AGREEMENT = 0.999
+"""The least share of patches whose class must agree with the network before export."""
+
+ROUNDED_AGREEMENT = 0.98
+"""The same where weights were rounded to 8 bits."""
+
+
+def verify(
+    model: PausingSegmenter,
+    info: ExportInfo,
+    run: Runner,
+    images: Float[Tensor, "b 3 h w"],
+    pauses: Sequence[PauseConfig] = (),
+    least: float = AGREEMENT,
+) -> float:
+    """The least share of patches whose class agrees with the network, over configurations.
+
+    Of a file of one mode there is one; of a dial ``pauses`` are tried. Raises if the share is
+    below ``least``.
+    """
+    worst = 1.0
+    for pause in pauses if info.dial else [info.mode.pause]:
+        mode = replace(info.mode, pause=pause)
+        with torch.inference_mode():
+            own = model(images, mode, full_size=False)
+        logits, _ = run(images.numpy(), info.kept(pause) if info.dial else [])
+        same = logits.argmax(1) == own.logits.argmax(1).numpy()
+        worst = min(worst, float(same.mean()))
+        if worst < least:
+            raise ValueError(
+                f'the exported network disagrees with the original at "{mode}": only '
+                f"{worst:.2%} of the patches have the same class"
+            )
+    return worst
+
+
+USE_SCRIPT = '''"""Segment a picture with {file}: python THIS.py street.jpg [share ...]
+
+Needs numpy, pillow and onnxruntime. With a file whose ratios are free, give a share for each
+block at which it can pause.
+"""
+
+import json
+import pathlib
+import sys
+
+import numpy as np
+import onnxruntime
+from PIL import Image
+
+file = pathlib.Path(__file__).with_name("{file}")
+session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+info = json.loads(session.get_modelmeta().custom_metadata_map["paumer"])
+config, (height, width) = info["config"], info["size"]
+
+picture = Image.open(sys.argv[1]).convert("RGB")
+pixels = np.asarray(picture.resize((width, height)), np.float32) / 255
+normal = (pixels - np.float32(config["mean"])) / np.float32(config["std"])
+feed = {{"images": normal.transpose(2, 0, 1)[None]}}
+if info["dial"]:
+    shares = [float(text) for text in sys.argv[2:]] or [0.4] * len(info["blocks"])
+    if len(shares) != len(info["blocks"]):
+        sys.exit(f"give a share for each of the blocks {{info['blocks']}}")
+    counts, active = [], info["patches"]
+    for share in shares:
+        active = max(1, active - int(share * active))
+        counts.append(active)
+    feed["kept"] = np.array(counts, np.int64)
+logits, paused_after = session.run(None, feed)
+labels = logits[0].argmax(0)
+for label, count in sorted(zip(*np.unique(labels, return_counts=True)), key=lambda pair: -pair[1]):
+    print(f"{{config['classes'][label]}}: {{count / labels.size:.1%}}")
+print(f"{{(paused_after > 0).mean():.0%}} of the patches paused")
+mask = Image.fromarray(labels.astype(np.uint8)).resize(picture.size, Image.Resampling.NEAREST)
+mask.save(pathlib.Path(sys.argv[1]).stem + "_mask.png")
+'''
+"""A small program that uses an exported file and nothing of paumer."""

@@ -1,0 +1,1 @@
+"""From an image to its labels: predictor, engines, operating points, folders, video."""

@@ -1,0 +1,161 @@
+"""What runs the network for the predictor: torch itself, compiled, ONNX Runtime or OpenVINO."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from paumer.disk import cache_directory
+from paumer.inference.exported import ExportInfo, Runner, check_exportable, open_onnx
+from paumer.mode import Mode
+from paumer.model.directory import fingerprint
+from paumer.model.segmenter import GivenCriteria, PausingSegmenter, pad_to_patches
+from paumer.pause_config import PauseConfig
+
+Answer = tuple[int, Float[Tensor, "b classes gh gw"], Int[Tensor, "b ph pw"]]
+"""The number of a mode, coarse logits, and the block each patch paused after."""
+
+ENGINES = ("torch", "compile", "onnx", "onnx-int8", "openvino")
+"""What can run the network, by name."""
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Runs a network on normalised images in some modes."""
+
+    def answers(
+        self, images: Float[Tensor, "b 3 h w"], modes: Sequence[Mode], given: GivenCriteria
+    ) -> Iterator[Answer]:
+        """The answer of each mode, in any order."""
+        ...
+
+
+class TorchEngine:
+    """The network as it is; what several modes have in common is computed once.
+
+    ``each_step`` is called after every block, and may raise to end the work.
+    """
+
+    def __init__(
+        self, network: PausingSegmenter, each_step: Callable[[], None] | None = None
+    ) -> None:
+        self.network, self.each_step = network, each_step
+
+    def answers(
+        self, images: Float[Tensor, "b 3 h w"], modes: Sequence[Mode], given: GivenCriteria
+    ) -> Iterator[Answer]:
+        """The answer of each mode, in the order in which the tree of stages is walked."""
+        # A generator must not be left inside inference mode: step it, then leave.
+        found = self.network.forward_many(images, modes, given, self.each_step)
+        while True:
+            with torch.inference_mode():
+                answer = next(found, None)
+            if answer is None:
+                return
+            number, prediction = answer
+            yield number, prediction.logits, prediction.paused_after()
+
+
+class CompiledEngine:
+    """The network compiled by torch for each mode: slow to start, then fast.
+
+    The weights of the first call are packed for each number of tokens: what is trained on later
+    does not count, and each mode holds a copy.
+    """
+
+    def __init__(self, network: PausingSegmenter) -> None:
+        self.network = torch.compile(network, fullgraph=True, options={"freezing": True})
+
+    def answers(
+        self, images: Float[Tensor, "b 3 h w"], modes: Sequence[Mode], given: GivenCriteria
+    ) -> Iterator[Answer]:
+        """The answer of each mode, one after the other."""
+        for number, mode in enumerate(modes):
+            # Each mode compiles to a graph of its own; torch keeps eight if not told to.
+            with torch.inference_mode(), torch._dynamo.config.patch(recompile_limit=256):
+                found = self.network(images, mode, given.get(mode.criterion), full_size=False)
+            yield number, found.logits, found.paused_after()
+
+
+Exporter = Callable[[PausingSegmenter, Path, tuple[int, int], Mode, bool, bool], object]
+"""Writes an ONNX file for images of a size in a mode: with its ratios as inputs, and in 8 bits?"""
+
+
+class ExportedEngine:
+    """The network exported when an image size is first met, and kept for the next time.
+
+    One file serves all ratios after its blocks; of a model with a context, one mode.
+    """
+
+    def __init__(
+        self,
+        network: PausingSegmenter,
+        export: Exporter,
+        runtime: str = "onnx",
+        threads: int | None = None,
+        directory: Path | None = None,
+    ) -> None:
+        self.network, self.export = network, export
+        self.runtime, self.threads = runtime, threads
+        self.directory = directory or cache_directory() / "exports"
+        assert network.config
+        shape = json.dumps(network.config.to_json(), sort_keys=True)
+        key = f"{fingerprint(network.state_dict())} {shape}"
+        self._name = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+        self._open: dict[tuple[tuple[int, int], Mode], tuple[ExportInfo, Runner]] = {}
+
+    def answers(
+        self, images: Float[Tensor, "b 3 h w"], modes: Sequence[Mode], given: GivenCriteria
+    ) -> Iterator[Answer]:
+        """The answer of each mode, one after the other."""
+        pixels = pad_to_patches(images, self.network.backbone.patch).cpu().numpy()
+        for number, mode in enumerate(modes):
+            info, run = self._session((pixels.shape[2], pixels.shape[3]), mode)
+            logits, paused = run(pixels, info.kept(mode.pause) if info.dial else [])
+            yield number, torch.from_numpy(logits), torch.from_numpy(paused)
+
+    def _session(self, size: tuple[int, int], mode: Mode) -> tuple[ExportInfo, Runner]:
+        check_exportable(mode)
+        # With a context every mode has a file of its own, as no pausing always has.
+        dial = bool(mode.pause) and not self.network.context
+        if dial:
+            usual = [block for block in (3, 5, 7) if block < self.network.backbone.depth]
+            blocks = usual if set(mode.pause.blocks) <= set(usual) else mode.pause.blocks
+            mode = replace(mode, pause=PauseConfig(tuple((block, 0.5) for block in blocks)))
+        if (size, mode) not in self._open:
+            kind = f"{'-dial' * dial}{'.int8' * (self.runtime == 'onnx-int8')}"
+            path = self.directory / f"{self._name}-{size[1]}x{size[0]}-{mode.slug}{kind}.onnx"
+            if not path.is_file():
+                self.export(self.network, path, size, mode, dial, self.runtime == "onnx-int8")
+            self._open[size, mode] = open_onnx(path, self.runtime, self.threads, fused=True)
+        return self._open[size, mode]
+
+
+def make_engine(
+    name: str,
+    network: PausingSegmenter,
+    threads: int | None = None,
+    export: Exporter | None = None,
+    directory: Path | None = None,
+) -> Engine:
+    """The engine of that name; those of exported files need to be told how to export one.
+
+    Exported files are kept in ``directory``, by default the user's cache.
+    """
+    if name not in ENGINES:
+        raise ValueError(f'no engine "{name}": choose one of {", ".join(ENGINES)}')
+    makers: dict[str, Callable[[], Engine]] = {
+        "torch": partial(TorchEngine, network),
+        "compile": partial(CompiledEngine, network),
+    }
+    if name in makers:
+        return makers[name]()
+    assert export is not None, "engines of exported files need an exporter"
+    return ExportedEngine(network, export, name, threads, directory)

@@ -1,0 +1,179 @@
+"""Exported networks: what a file says of itself, and functions that run it.
+
+With ``fused`` and ``exporting`` the only modules that know onnx and the runtimes. An exported
+network takes normalised images of one size, any number of them, and gives coarse logits and the
+block each patch paused after: what the predictor needs, so that all engines share its path.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from paumer.inference.fused import fuse_attention
+from paumer.mode import Mode, check_runnable
+from paumer.pause_config import PauseConfig, Threshold
+from paumer.pausing import going_on
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+Runner = Callable[[Float[np.ndarray, "b 3 h w"], list[int]], tuple[np.ndarray, np.ndarray]]
+"""Images and how many patches continue, in; logits and the block each patch paused after, out."""
+
+
+@dataclass(frozen=True)
+class ExportInfo:
+    """What an exported file says of itself: how it was made, and what it takes and gives.
+
+    With ``dial`` the ratios of the mode's stages are free: a second input says how many patches
+    continue after each of its blocks.
+    """
+
+    config: dict[str, Any]
+    size: tuple[int, int]
+    mode: Mode
+    dial: bool
+    patches: int
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The blocks after which patches can pause."""
+        return self.mode.pause.blocks
+
+    def kept(self, pause: PauseConfig) -> list[int]:
+        """How many patches continue after each of the file's blocks at a configuration."""
+        shares = dict(pause.stages)
+        extra = sorted(set(shares) - set(self.blocks))
+        if extra:
+            raise ValueError(
+                f'this file cannot pause after block {extra[0]} ("{pause}"): it was exported for '
+                f"{', '.join(map(str, self.blocks))}"
+            )
+        counts, active = [], self.patches
+        for block in self.blocks:
+            share = shares.get(block, 0.0)
+            if isinstance(share, Threshold):
+                raise ValueError(f'an exported file takes shares, not thresholds ("{pause}")')
+            active = going_on(active, share)
+            counts.append(active)
+        return counts
+
+    def to_json(self) -> str:
+        """As text, for the file's metadata."""
+        values = {**vars(self), "mode": str(self.mode), "blocks": self.blocks}
+        return json.dumps({"format": "paumer 2", **values})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """What ``to_json`` wrote."""
+        values = json.loads(text)
+        if values.get("format") != "paumer 2":
+            raise ValueError("it was exported by another version of paumer: export it again")
+        height, width = values["size"]
+        mode = Mode.parse(values["mode"])
+        return cls(values["config"], (height, width), mode, values["dial"], values["patches"])
+
+
+def check_exportable(mode: Mode) -> None:
+    """Raise unless a file can run the mode."""
+    check_runnable(mode)
+    if any(isinstance(amount, Threshold) for _, amount in mode.pause.stages):
+        raise ValueError(f'an exported file takes shares, not thresholds ("{mode}")')
+
+
+def open_program(path: Path) -> Runner:
+    """A function that runs a torch.export program."""
+    module = torch.export.load(path).module()
+
+    def run(images: np.ndarray, kept: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        with torch.inference_mode():
+            logits, paused = module(torch.from_numpy(images))
+        return logits.numpy(), paused.numpy()
+
+    return run
+
+
+def open_onnx(
+    path: Path, engine: str = "onnx", threads: int | None = None, fused: bool = False
+) -> tuple[ExportInfo, Runner]:
+    """What an ONNX file says of itself, and a function that runs it in an engine.
+
+    ``fused`` makes each attention one operation first, where ONNX Runtime runs it.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f'there is no exported file "{path}": make it with paumer export')
+    if engine == "openvino":
+        return _open_openvino(path, threads)
+    runtime = need("onnxruntime", "onnx")
+    options = runtime.SessionOptions()
+    if threads:
+        options.intra_op_num_threads = threads
+    proto, info = read_onnx(path)
+    if fused:
+        fuse_attention(proto)
+    # Activations are rounded together: images run one by one, and none depends on the others.
+    rounded = any(node.op_type == "DynamicQuantizeLinear" for node in proto.graph.node)
+    content = proto.SerializeToString()
+    try:
+        session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # The runtime raises classes of its own for every kind of trouble.
+        raise ValueError(f'cannot run "{path}": {error}') from error
+
+    def run(images: np.ndarray, kept: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        counts = {"kept": np.asarray(kept, np.int64)} if info.dial else {}
+        parts = np.split(images, len(images)) if rounded else [images]
+        found = [session.run(None, {"images": part, **counts}) for part in parts]
+        logits, paused = (np.concatenate(each) for each in zip(*found, strict=True))
+        return logits, paused
+
+    return info, run
+
+
+def _open_openvino(path: Path, threads: int | None) -> tuple[ExportInfo, Runner]:
+    openvino = need("openvino", "openvino")
+    _, info = read_onnx(path)
+    settings: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    if threads:
+        settings["INFERENCE_NUM_THREADS"] = threads
+    compiled = openvino.Core().compile_model(str(path), "CPU", settings)
+    request = compiled.create_infer_request()
+
+    def run(images: np.ndarray, kept: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        feed: dict[str, Any] = {"images": images}
+        if info.dial:
+            feed["kept"] = np.asarray(kept, np.int64)
+        results = request.infer(feed)
+        return results["logits"], results["paused_after"]
+
+    return info, run
+
+
+def read_onnx(path: Path) -> tuple["ModelProto", ExportInfo]:
+    """The graph of an ONNX file, and what it says of itself."""
+    onnx = need("onnx", "onnx")
+    try:
+        proto = onnx.load(str(path), load_external_data=False)
+    except Exception as error:  # The reader raises classes of its own for every kind of trouble.
+        raise ValueError(f'cannot read "{path}": {error}') from error
+    found = {entry.key: entry.value for entry in proto.metadata_props}
+    if "paumer" not in found:
+        raise ValueError(f'"{path}" was not made by paumer export: it does not say what it takes')
+    try:
+        return proto, ExportInfo.from_json(found["paumer"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f'cannot use "{path}": {error}') from error
+
+
+def need(module: str, extra: str) -> ModuleType:
+    """An optional library, or an error that says what to install."""
+    try:
+        return __import__(module)
+    except ImportError as error:
+        raise ImportError(f"this needs {module}: pip install 'paumer[{extra}]'") from error

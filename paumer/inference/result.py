@@ -1,0 +1,130 @@
+"""What the predictor gives: an image's labels, where the work went, and images of both."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Int, UInt8
+from PIL import Image
+
+from paumer import drawing
+from paumer.classes import ClassSet, paint
+from paumer.mode import Mode
+
+_GLOW = np.stack(
+    [
+        np.interp(np.arange(256), (0, 128, 255), ends)
+        for ends in ((20, 190, 255), (24, 70, 240), (60, 90, 180))
+    ],
+    1,
+).astype(np.uint8)
+"""Colours from dark blue over red to pale yellow."""
+
+_BLOCK_COLOURS = ((0, 158, 115), (204, 121, 167), (230, 159, 0), (86, 180, 233), (240, 228, 66))
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    """An image's labels, and where the work went.
+
+    ``paused_after`` gives for each patch the block after which it paused, 0 for never;
+    ``entropy`` is that of the final prediction, in nats. A patch covers ``patch`` pixels down
+    and across. Of several scales these are the first one's.
+    """
+
+    image: UInt8[np.ndarray, "_ _ 3"]
+    labels: Int[np.ndarray, "h w"] | UInt8[np.ndarray, "h w"]
+    entropy: Float[np.ndarray, "gh gw"]
+    paused_after: UInt8[np.ndarray, "ph pw"]
+    patch: tuple[float, float]
+    mode: Mode
+    seconds: float
+    classes: ClassSet
+
+    def __repr__(self) -> str:
+        height, width = self.labels.shape
+        return (
+            f'Segmentation({width}x{height}, mode "{self.mode}", {1000 * self.seconds:.0f} ms, '
+            f"{len(self.classes)} classes)"
+        )
+
+    def _repr_png_(self) -> bytes:
+        """The overlay, by which a notebook shows the result."""
+        memory = BytesIO()
+        self.overlay().save(memory, "PNG")
+        return memory.getvalue()
+
+    def class_shares(self) -> dict[str, float]:
+        """The share of the image that each class covers."""
+        counts = np.bincount(self.labels.ravel(), minlength=len(self.classes.names))
+        return dict(zip(self.classes.names, (counts / self.labels.size).tolist(), strict=False))
+
+    def overlay(self, alpha: float = 0.5) -> Image.Image:
+        """The image with its classes painted over it, and a legend."""
+        painted = self.blended(alpha)
+        shares = self.class_shares()
+        present = [i for i, name in enumerate(self.classes.names) if shares[name] > 0]
+        return drawing.with_legend(
+            painted,
+            [self.classes.names[i] for i in present],
+            [self.classes.colours[i] for i in present],
+            [shares[self.classes.names[i]] for i in present],
+        )
+
+    def pause_map(self) -> Image.Image:
+        """The image with each paused patch tinted by the block it paused after, and a legend."""
+        blocks = (0, *self.mode.pause.blocks)
+        names = ["to the end", *(f"paused after block {block}" for block in blocks[1:])]
+        shares = [float((self.paused_after == block).mean()) for block in blocks]
+        return drawing.with_legend(self.tinted(), names, block_colours(len(blocks)), shares)
+
+    def tinted(
+        self, alpha: float = 0.6, colours: Sequence[tuple[int, int, int]] | None = None
+    ) -> UInt8[np.ndarray, "h w 3"]:
+        """The image with each paused patch tinted by the block it paused after.
+
+        ``colours`` are one for patches that never pause, which is not used, and one for each pause.
+        """
+        numbers = np.searchsorted((0, *self.mode.pause.blocks), self.paused_after)
+        rows, columns = (
+            np.minimum(np.arange(side) / self.patch[axis], numbers.shape[axis] - 1).astype(int)
+            for axis, side in enumerate(self.labels.shape)
+        )
+        large = numbers[rows][:, columns]
+        palette = np.asarray(colours or block_colours(len(self.mode.pause.blocks) + 1), np.uint8)
+        return np.where(
+            large[..., None] > 0, drawing.overlay(self.image, palette[large], alpha), self.image
+        )
+
+    def blended(self, alpha: float = 0.5) -> UInt8[np.ndarray, "h w 3"]:
+        """The image with its classes painted over it."""
+        return drawing.overlay(self.image, self.painted(), alpha)
+
+    def painted(self) -> UInt8[np.ndarray, "h w 3"]:
+        """The labels in the colours of their classes."""
+        return paint(self.labels, self.classes)
+
+    def entropy_map(self) -> UInt8[np.ndarray, "h w 3"]:
+        """The image's entropy: dark where the network is sure, bright where it is not."""
+        top = math.log(max(2, len(self.classes.names)))
+        grid = Image.fromarray((255 * np.clip(self.entropy / top, 0, 1)).astype(np.uint8))
+        large = np.asarray(grid.resize(self.labels.shape[::-1], Image.Resampling.BILINEAR))
+        glowing: UInt8[np.ndarray, "h w 3"] = _GLOW[large]
+        return glowing
+
+    def save(self, directory: str | Path, stem: str) -> list[Path]:
+        """Write the label mask, the overlay and the pause map; the paths written."""
+        directory = Path(directory)
+        paths = [directory / f"{stem}_{kind}.png" for kind in ("mask", "overlay", "paused")]
+        drawing.write_mask(paths[0], self.labels, self.classes)
+        drawing.write_image(paths[1], self.overlay())
+        drawing.write_image(paths[2], self.pause_map())
+        return paths
+
+
+def block_colours(count: int) -> list[tuple[int, int, int]]:
+    """White for patches that never pause, then a colour for each pause."""
+    return [(255, 255, 255), *(_BLOCK_COLOURS[i % len(_BLOCK_COLOURS)] for i in range(count - 1))]

@@ -1,0 +1,133 @@
+"""Video and cameras: frames in, frames out at the same rate, sound kept. The only user of PyAV."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Picture = NDArray[np.uint8]
+
+
+def _av() -> Any:
+    try:
+        import av
+    except ImportError as error:
+        raise ImportError("video needs PyAV: pip install 'paumer[video]'") from error
+    return av
+
+
+class VideoReader:
+    """The frames of a video file, or of a camera such as ``/dev/video0``, as RGB bytes."""
+
+    def __init__(self, path: str | Path) -> None:
+        av = _av()
+        self.path = Path(path)
+        self.is_camera = str(path).startswith("/dev/video")
+        try:
+            self._file = av.open(str(path), format="v4l2" if self.is_camera else None)
+        except (OSError, ValueError) as error:
+            raise ValueError(f'cannot read the video "{path}": {error}') from error
+        if not self._file.streams.video:
+            self._file.close()
+            raise ValueError(f'"{path}" holds no video')
+        self._stream = self._file.streams.video[0]
+        self._stream.thread_type = "AUTO"
+        self.rate = Fraction(self._stream.average_rate or 25)
+        self.size = (self._stream.codec_context.width, self._stream.codec_context.height)
+        self.frames: int = self._stream.frames
+        """How many frames the file says it has; 0 where it does not say."""
+        self.has_sound = bool(self._file.streams.audio)
+
+    def __iter__(self) -> Iterator[Picture]:
+        av = _av()
+        try:
+            for frame in self._file.decode(self._stream):
+                yield frame.to_ndarray(format="rgb24")
+        except av.error.FFmpegError as error:
+            raise ValueError(f'the video "{self.path}" is damaged: {error}') from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+
+class VideoWriter:
+    """An H.264 video of RGB pictures, with the sound of another file where it has any.
+
+    The file appears under its name when it is complete.
+    """
+
+    def __init__(self, path: Path, rate: Fraction, sound_of: Path | None = None) -> None:
+        av = _av()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path, self.rate = path, rate
+        self._partial = path.with_name(f".{path.stem}.partial{path.suffix}")
+        self._file = av.open(str(self._partial), "w")
+        self._stream = self._file.add_stream("libx264", rate=rate)
+        self._stream.pix_fmt = "yuv420p"
+        self._stream.options = {"crf": "20", "preset": "veryfast"}
+        self._count = 0
+        self._sound_file = av.open(str(sound_of)) if sound_of else None
+        self._packets: Iterator[Any] | None = None
+        if self._sound_file is not None and self._sound_file.streams.audio:
+            source = self._sound_file.streams.audio[0]
+            self._sound = self._file.add_stream_from_template(source)
+            self._packets = iter(self._sound_file.demux(source))
+        self._next: Any = None
+
+    def write(self, picture: Picture) -> None:
+        """Add one picture; the first one decides the size."""
+        av = _av()
+        height, width = picture.shape[:2]
+        # H.264 halves the resolution of colours, so both sides have to be even.
+        picture = np.pad(picture, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+        if self._count == 0:
+            self._stream.height, self._stream.width = picture.shape[:2]
+        frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+        frame.pts, frame.time_base = self._count, 1 / self.rate
+        self._count += 1
+        self._file.mux(self._stream.encode(frame))
+        self._copy_sound(float(self._count / self.rate))
+
+    def _copy_sound(self, until: float) -> None:
+        """Copy the sound up to a time, so that sound and pictures lie beside each other."""
+        while self._packets is not None:
+            packet = self._next or next(self._packets, None)
+            self._next = None
+            if packet is None:
+                self._packets = None
+            elif packet.dts is None:
+                continue
+            elif packet.dts * packet.time_base > until:
+                self._next = packet
+                return
+            else:
+                packet.stream = self._sound
+                self._file.mux(packet)
+
+    def close(self) -> None:
+        """Write what is left, and give the file its name."""
+        if self._count:
+            self._file.mux(self._stream.encode())
+            self._copy_sound(float("inf"))
+        self._file.close()
+        if self._sound_file is not None:
+            self._sound_file.close()
+        self._partial.replace(self.path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self.close()
+            return
+        self._file.close()
+        if self._sound_file is not None:
+            self._sound_file.close()
+        self._partial.unlink(missing_ok=True)

@@ -1,0 +1,45 @@
+"""A fresh network from a few numbers."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from paumer.model.backbone import create_backbone, normalisation
+from paumer.model.config import ModelConfig
+from paumer.model.segmenter import PausingSegmenter
+
+
+def build_model(
+    backbone: str = "vit_tiny_patch16_384",
+    decoder: str = "mask",
+    classes: int | Sequence[str] = 19,
+    image_size: int | tuple[int, int] | None = None,
+    weights: bool | str | Path = False,
+    *,
+    drop_path: float = 0.0,
+    context: bool = False,
+    decoder_options: Mapping[str, int | float] | None = None,
+) -> PausingSegmenter:
+    """A pausing segmenter around the timm ViT of that name.
+
+    ``classes`` are their names or just how many. ``weights`` initialises the backbone: True for
+    timm's own by download, or a local safetensors file. ``image_size`` is what the position
+    embeddings are stored for (default: the backbone's own); images of any size still run. With
+    ``context`` the mean of the patches that pause continues in their place.
+    """
+    names = [f"class {i}" for i in range(classes)] if isinstance(classes, int) else classes
+    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    part = create_backbone(backbone, size, weights, drop_path)
+    height, width = part.vit.patch_embed.img_size
+    mean, std = normalisation(backbone)
+    config = ModelConfig(
+        backbone=backbone,
+        decoder=decoder,
+        classes=tuple(names),
+        image_size=(height, width),
+        decoder_options=dict(decoder_options or {}),
+        mean=mean,
+        std=std,
+        drop_path=drop_path,
+        context=context,
+    )
+    return PausingSegmenter.around(part, config)

@@ -1,0 +1,103 @@
+"""How a network is built, and what its classes and images are: one value, kept as JSON."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
+
+_LARGEST = 65536  # No real image side or decoder width is beyond this.
+_REMOVED = ("rejoin", "aux_norm", "temperatures")
+"""Entries of 0.1 that changed how a network runs."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """How to build the network again, and what its classes and pictures are.
+
+    ``short_side`` is the length that the shorter side of pictures is scaled to, None leaves them;
+    ``window`` and ``stride`` say how large pictures are cut (see ``Inference``). With ``context``
+    the mean of the patches that pause continues in their place.
+    """
+
+    backbone: str
+    decoder: str
+    classes: tuple[str, ...]
+    image_size: tuple[int, int]
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    colours: tuple[tuple[int, int, int], ...] = ()
+    decoder_options: Mapping[str, int | float] = field(default_factory=dict)
+    norm_eps: float | None = None
+    position_resize: str = "timm"
+    drop_path: float = 0.0
+    short_side: int | None = None
+    window: int | None = None
+    stride: int | None = None
+    context: bool = False
+
+    def __post_init__(self) -> None:
+        for name in (self.backbone, self.decoder, self.position_resize, *_listed(self.classes)):
+            if not isinstance(name, str):
+                raise ValueError(f"{name!r} is not a name")
+        if not self.classes:
+            raise ValueError("classes needs at least one name")
+        _check_numbers("image_size", self.image_size, 2, 1, _LARGEST)
+        _check_numbers("mean", self.mean, 3, -_LARGEST, _LARGEST)
+        _check_numbers("std", self.std, 3, 1e-6, _LARGEST)
+        _check_numbers("norm_eps", [1e-5 if self.norm_eps is None else self.norm_eps], 1, 0, 1)
+        _check_numbers("drop_path", [self.drop_path], 1, 0, 1)
+        for name in ("short_side", "window", "stride"):
+            _check_numbers(name, [getattr(self, name) or 1], 1, 1, _LARGEST)
+        if not isinstance(self.context, bool):
+            raise ValueError(f"context: {self.context!r} is not true or false")
+        for colour in _listed(self.colours):
+            _check_numbers("colours", colour, 3, 0, 255)
+        if self.colours and len(self.colours) != len(self.classes):
+            raise ValueError(f"{len(self.colours)} colours for {len(self.classes)} classes")
+        if not isinstance(self.decoder_options, Mapping):
+            raise ValueError(f"decoder_options {self.decoder_options!r} are not named numbers")
+        for name, number in self.decoder_options.items():
+            _check_numbers(name, [number], 1, 0, 64 if name == "depth" else _LARGEST)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, object]) -> Self:
+        """The configuration written as JSON values; anything unknown or missing is named."""
+        for name in _REMOVED:
+            if values.get(name):
+                raise ValueError(
+                    f"{name} was removed in 0.2, so a model that uses it cannot run: "
+                    f"use paumer 0.1, or train it again without"
+                )
+        known = {item.name for item in fields(cls)}
+        if unknown := sorted(set(values) - known - {"format", *_REMOVED}):
+            raise ValueError(f"unknown entries: {', '.join(unknown)}")
+        if missing := sorted({"backbone", "decoder", "classes", "image_size"} - set(values)):
+            raise ValueError(f"missing entries: {', '.join(missing)}")
+        given = {key: _frozen(value) for key, value in values.items() if key in known}
+        return cls(**given)
+
+    def to_json(self) -> dict[str, object]:
+        """The configuration as JSON values; a context is named only where there is one."""
+        values = asdict(self)
+        if not self.context:
+            del values["context"]
+        return {"format": "paumer 1", **values}
+
+
+def _listed(values: Any) -> Sequence[Any]:
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise ValueError(f"{values!r} is not a list")
+    return values
+
+
+def _check_numbers(name: str, values: Any, count: int, low: float, high: float) -> None:
+    for value in _listed(values):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{name}: {value!r} is not a number")
+        if not low <= value <= high:
+            raise ValueError(f"{name}: {value} is out of range, {low} to {high}")
+    if len(values) != count:
+        raise ValueError(f"{name} needs {count} numbers, not {len(values)}")
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value

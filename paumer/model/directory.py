@@ -1,0 +1,232 @@
+"""Files <-> (configuration, tensors): our model directories, and how they survive bad luck.
+
+Nothing here knows a network class, and nothing here reads a pickle.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+)
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from paumer.disk import sync, usual_mode
+from paumer.model.config import ModelConfig
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+CARD_FILE = "README.md"
+POINTS_FILE = "operating_points.json"
+MODELS = Path(__file__).parents[1] / "models"
+"""Where the built-in models lie, each a directory of its name."""
+
+
+def save_model(directory: Path, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
+    """Write a model directory.
+
+    A new one appears complete or not at all. In one that exists each file is replaced as a whole,
+    all of them or none if something fails, and a model card or other files already there stay.
+    """
+    parent = directory.resolve().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=parent))
+    try:
+        new.chmod(usual_mode())
+        contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+        save_file(contiguous, new / WEIGHTS_FILE, metadata={"format": "pt"})
+        (new / CONFIG_FILE).write_text(json.dumps(config.to_json(), indent=2) + "\n", "utf-8")
+        if not (directory / CARD_FILE).exists():
+            (new / CARD_FILE).write_text(_model_card(config), "utf-8")
+        for file in new.iterdir():
+            sync(file)
+        if directory.exists():
+            _move_files(new, directory)
+            sync(directory)
+        else:
+            new.rename(directory)
+        sync(parent)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _move_files(new: Path, directory: Path) -> None:
+    """Replace the files of a directory by the new ones, or put the old ones back and raise."""
+    before = new / "before"
+    before.mkdir()
+    names = [name for name in (WEIGHTS_FILE, CONFIG_FILE, CARD_FILE) if (new / name).exists()]
+    for name in names:
+        if (directory / name).exists():
+            _link(directory / name, before / name)
+    moved = []
+    try:
+        for name in names:
+            moved.append(name)
+            os.replace(new / name, directory / name)
+    except BaseException:
+        for name in moved:
+            if (before / name).exists():
+                os.replace(before / name, directory / name)
+            else:
+                (directory / name).unlink(missing_ok=True)
+        raise
+
+
+def _link(file: Path, to: Path) -> None:
+    try:
+        os.link(file, to)
+    except OSError:  # A file system without hard links.
+        shutil.copy2(file, to)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubOptions:
+    """How a model is asked for from the hub: as in ``huggingface_hub.hf_hub_download``."""
+
+    force_download: bool = False
+    token: str | bool | None = None
+    cache_dir: str | Path | None = None
+    local_files_only: bool = False
+    revision: str | None = None
+
+
+def find_model(name: str, hub: HubOptions | None = None) -> Path:
+    """The directory of a model on disk, a training run's, a built-in one, or one from the hub.
+
+    Only ``config.json``, ``model.safetensors`` and, where there are any, the operating points are
+    ever asked for; pickles are refused.
+    """
+    if os.path.isdir(name):
+        inner = Path(name) / "model"
+        return inner if (inner / CONFIG_FILE).is_file() else Path(name)
+    if name in (known.name for known in MODELS.glob("*")):
+        return MODELS / name
+    options = asdict(hub or HubOptions())
+    try:
+        paths = [hf_hub_download(name, file, **options) for file in (CONFIG_FILE, WEIGHTS_FILE)]
+    except (LocalEntryNotFoundError, HFValidationError) as error:
+        raise _no_model(name, error) from error
+    except EntryNotFoundError as error:
+        raise FileNotFoundError(
+            f'hub model "{name}" has no {CONFIG_FILE} with {WEIGHTS_FILE}: '
+            f"weights kept as a pickle (pytorch_model.bin) are not loaded"
+        ) from error
+    except (HfHubHTTPError, OSError) as error:
+        raise _no_model(name, error) from error
+    with suppress(EntryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError, OSError):
+        hf_hub_download(name, POINTS_FILE, **options)
+    return Path(paths[0]).parent
+
+
+def _no_model(name: str, error: Exception) -> FileNotFoundError:
+    return FileNotFoundError(
+        f'no model directory at "{name}", and no such model could be loaded from the hub ({error})'
+    )
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """A text that differs where any weight differs."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def load_model(directory: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """The configuration and tensors of a model directory."""
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        if not (directory / name).is_file():
+            hint = ""
+            if name == WEIGHTS_FILE and (directory / "pytorch_model.bin").exists():
+                hint = "; its pytorch_model.bin is a pickle, which could run code: not loaded"
+            raise FileNotFoundError(
+                f'"{directory}" is not a model directory: {name} is missing{hint}'
+            )
+    try:
+        values = json.loads((directory / CONFIG_FILE).read_text("utf-8"))
+        if not isinstance(values, dict):
+            raise ValueError("not a JSON object")
+        config = ModelConfig.from_json(values)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f'cannot read "{directory / CONFIG_FILE}": {error}') from error
+    try:
+        return config, load_file(directory / WEIGHTS_FILE)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ValueError(f'cannot read "{directory / WEIGHTS_FILE}": {error}') from error
+
+
+def load_tensors(
+    module: nn.Module, tensors: Mapping[str, Tensor], source: str | Path, fresh: str = ""
+) -> None:
+    """Put tensors into a module: all of them, each where it belongs.
+
+    Those whose name starts with ``fresh`` may be missing and keep the values they have.
+    """
+    check_tensors(module, tensors, source, fresh)
+    module.load_state_dict(dict(tensors), strict=False)
+
+
+def fill(module: nn.Module, tensors: Mapping[str, Tensor], source: str | Path) -> None:
+    """Give a module that was built on the meta device its tensors: all of them, each in place."""
+    check_tensors(module, tensors, source)
+    own = module.state_dict()
+    # Copied, because what is mapped from a file may lie at odd addresses.
+    copies = {name: tensor.to(own[name].dtype, copy=True) for name, tensor in tensors.items()}
+    module.load_state_dict(copies, assign=True)
+    for part in module.modules():
+        # Such as rotary tables, which no file holds.
+        empty = [item for item in part.named_buffers(recurse=False) if item[1].is_meta]
+        for name, buffer in empty:
+            setattr(part, name, torch.empty_like(buffer, device="cpu"))
+        if empty:
+            part.init_non_persistent_buffers()  # type: ignore[operator]
+
+
+def check_tensors(
+    module: nn.Module, tensors: Mapping[str, Tensor], source: str | Path, fresh: str = ""
+) -> None:
+    """Raise unless ``load_tensors`` would find every name and shape in place."""
+    own = module.state_dict()
+    missing = [key for key in own if key not in tensors and not (fresh and key.startswith(fresh))]
+    surplus = [key for key in tensors if key not in own]
+    shapes = [
+        f"{key} is {tuple(tensors[key].shape)}, expected {tuple(own[key].shape)}"
+        for key in own
+        if key in tensors and tensors[key].shape != own[key].shape
+    ]
+    problems = [
+        f"{title}: {', '.join(keys[:5])}{f' and {len(keys) - 5} more' if len(keys) > 5 else ''}"
+        for title, keys in (("missing", missing), ("not known", surplus), ("wrong shape", shapes))
+        if keys
+    ]
+    if problems:
+        raise ValueError(f'tensors of "{source}" do not fit the model; {"; ".join(problems)}')
+
+
+def _model_card(config: ModelConfig) -> str:
+    return (
+        "---\nlibrary_name: paumer\npipeline_tag: image-segmentation\ntags:\n- paumer\n---\n\n"
+        f"# {config.backbone}, {config.decoder} decoder, {len(config.classes)} classes\n\n"
+        "A segmenter whose patches can pause. One set of weights serves every pause "
+        "configuration:\n\n"
+        "```python\nimport paumer\n\n"
+        'model = paumer.load("path/to/this/directory")\n'
+        'result = model.predict("street.jpg", "3:0.4,5:0.4")\n```\n\n'
+        f"Pictures are RGB, scaled to 0..1, mean {list(config.mean)}, std {list(config.std)}.\n\n"
+        f"Classes: {', '.join(config.classes)}.\n"
+    )

@@ -1,0 +1,87 @@
+"""Checkpoints that survive a kill at any instant, and hold no pickle.
+
+A checkpoint is one safetensors file: tensors, and everything else as JSON in its header. It is
+written beside its place, flushed to the disk and renamed, so what bears its name is complete.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from paumer.disk import replace_file
+
+_SUFFIX = ".safetensors"
+
+
+def save_checkpoint(directory: Path, step: int, state: dict[str, object], keep: int = 2) -> Path:
+    """Write the state after ``step``; older checkpoints beyond ``keep`` go only after that."""
+    directory.mkdir(parents=True, exist_ok=True)
+    tensors: dict[str, Tensor] = {}
+    outline = _take_out(state, "", tensors)
+    content = save(tensors, metadata={"step": str(step), "outline": json.dumps(outline)})
+    path = directory / f"step-{step:08d}{_SUFFIX}"
+    replace_file(path, content)
+    for old in list_checkpoints(directory)[keep:]:
+        if old != path:
+            old.unlink(missing_ok=True)
+    for litter in directory.glob(f".*{_SUFFIX}.*.new"):
+        litter.unlink(missing_ok=True)
+    return path
+
+
+def load_checkpoint(directory: Path) -> tuple[int, dict[str, object]]:
+    """The step and state of the newest checkpoint that can be read.
+
+    Raises FileNotFoundError where there is none, and ValueError where none can be read.
+    """
+    problems = []
+    for path in list_checkpoints(directory):
+        try:
+            return _read(path)
+        except (SafetensorError, OSError, ValueError, KeyError) as error:
+            problems.append(f"{path.name}: {error}")
+    if problems:
+        raise ValueError(
+            f'no checkpoint in "{directory}" can be read ({"; ".join(problems)}): bring one back, '
+            f"or remove them to start from the beginning"
+        )
+    raise FileNotFoundError(f'there is no checkpoint in "{directory}"')
+
+
+def list_checkpoints(directory: Path) -> list[Path]:
+    """Complete checkpoints, newest first."""
+    return sorted(directory.glob(f"step-*{_SUFFIX}"), reverse=True)
+
+
+def _read(path: Path) -> tuple[int, dict[str, Any]]:
+    with safe_open(path, "pt") as file:
+        header = file.metadata()
+        outline = json.loads(header["outline"])
+        return int(header["step"]), _put_back(outline, file)
+
+
+def _take_out(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """The value with each tensor replaced by a reference to it."""
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach().cpu().contiguous()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        items = [[key, _take_out(item, f"{name}/{key}", tensors)] for key, item in value.items()]
+        return {"dict": items}
+    if isinstance(value, list | tuple):
+        return [_take_out(item, f"{name}/{i}", tensors) for i, item in enumerate(value)]
+    return value
+
+
+def _put_back(outline: Any, file: Any) -> Any:
+    if isinstance(outline, list):
+        return [_put_back(item, file) for item in outline]
+    if isinstance(outline, dict):
+        if "tensor" in outline:
+            return file.get_tensor(outline["tensor"])
+        return {key: _put_back(item, file) for key, item in outline["dict"]}
+    return outline

@@ -1,0 +1,307 @@
+"""Training options -> a run directory: started, resumed, and looked after from step to step."""
+
+import json
+import os
+import signal
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from lightning_fabric import Fabric
+from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+from safetensors.torch import save
+
+from paumer.classes import paint
+from paumer.data.datasets import open_dataset
+from paumer.data.samples import Dataset
+from paumer.disk import alone_in, replace_file
+from paumer.drawing import contact_sheet, overlay, write_image
+from paumer.inference.predictor import Predictor
+from paumer.memory import keep_memory
+from paumer.mode import parse_modes
+from paumer.model.segmenter import PausingSegmenter
+from paumer.study.accuracy import evaluate, union_share
+from paumer.study.figures import draw_training
+from paumer.study.sizes import mean_known
+from paumer.study.speed import machine
+from paumer.study.uncertainty import HEADS_FILE
+from paumer.training.checkpoint import load_checkpoint, save_checkpoint
+from paumer.training.feed import Crops, StepBatches, make_loader
+from paumer.training.loop import Metrics, Training, learning_rate
+from paumer.training.losses import HeadsLoss
+from paumer.training.metrics import MetricsFile
+from paumer.training.options import TrainOptions
+from paumer.training.start import (
+    bad_list,
+    check_options,
+    initial_network,
+    make_loss,
+    make_transform,
+    readable,
+)
+
+Say = Callable[[str], None]
+
+
+Progress = Callable[[int, int, Metrics], None]
+"""Shown how far a run is: steps done, steps in all, and the newest numbers."""
+
+
+def train(
+    options: TrainOptions, say: Say = lambda _: None, progress: Progress = lambda *_: None
+) -> Path:
+    """Train from the start and fill a new run directory; its path."""
+    if _is_first() and options.out.exists():
+        raise ValueError(
+            f'"{options.out}" exists: name another --out, or resume it with --resume {options.out}'
+        )
+    training, validation = _data(options)
+    network = initial_network(options, training)
+    check_options(options, network)
+    if _is_first():
+        options.out.mkdir(parents=True)
+        content = yaml.safe_dump(_plain(options), sort_keys=False)
+        replace_file(options.out / "args.yaml", content.encode())
+        replace_file(options.out / "env.json", json.dumps(machine(), indent=2).encode())
+    with _alone(options.out):
+        return _fit(options, network, training, validation, say, progress)
+
+
+def resume(
+    directory: Path, say: Say = lambda _: None, progress: Progress = lambda *_: None
+) -> Path:
+    """Continue a run from its newest checkpoint, exactly as if it had not stopped."""
+    options = read_options(directory)
+    with _alone(directory):
+        training, validation = _data(options)
+        # The checkpoint replaces all weights, so a resumed run needs no download.
+        offline = replace(options, init="none") if options.init == "timm" else options
+        network = initial_network(offline, training)
+        check_options(options, network)
+        try:
+            checkpoint = load_checkpoint(directory / "checkpoints")
+        except FileNotFoundError:
+            say(f"{directory} has no checkpoint yet: starting from the beginning")
+            network = initial_network(options, training)
+            return _fit(options, network, training, validation, say, progress)
+        if checkpoint[0] >= options.steps:
+            say(f"{directory} is complete: {checkpoint[0]} steps")
+            return directory
+        say(f"resuming from step {checkpoint[0]} of {options.steps}")
+        return _fit(options, network, training, validation, say, progress, checkpoint)
+
+
+def _data(options: TrainOptions) -> tuple[Dataset, Dataset]:
+    return open_dataset(options.data, "train"), open_dataset(options.data, "val")
+
+
+def _fit(
+    options: TrainOptions,
+    network: PausingSegmenter,
+    training: Dataset,
+    validation: Dataset,
+    say: Say,
+    progress: Progress,
+    checkpoint: tuple[int, dict[str, object]] | None = None,
+) -> Path:
+    """Train from the start, or from a checkpoint, to the end or to a signal."""
+    fabric = _launch(options)
+    task = Training(options, fabric, make_loss(options, network, training).train())
+    if checkpoint is not None:
+        task.restore(*checkpoint)
+    crops = Crops(
+        training, make_transform(options, network), options.batch, options.seed, bad_list(options)
+    )
+    ranks = (fabric.global_rank, fabric.world_size)
+    places = StepBatches(task.step, options.steps, options.batch, *ranks)
+    loader = make_loader(crops, places, options.workers, fabric.device.type == "cuda")
+    keeper = RunKeeper(task, validation, say, progress)
+    try:
+        task.run(loader, keeper)
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise OSError(
+            f"a process that reads images died ({str(error).splitlines()[0]}); usually "
+            f"memory ran out: resume with --resume {options.out}"
+        ) from error
+    if task.stopped_by is not None:
+        name = signal.Signals(task.stopped_by).name
+        raise InterruptedError(
+            f"stopped by {name} after step {task.step}: resume with --resume {options.out}"
+        )
+    return options.out
+
+
+def _launch(options: TrainOptions) -> Fabric:
+    """Devices, precision and processes."""
+    several = options.devices * options.nodes > 1 or "WORLD_SIZE" in os.environ
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Its advice is ours to follow or not.
+        fabric = Fabric(
+            accelerator=options.accelerator,
+            devices=options.devices,
+            num_nodes=options.nodes,
+            strategy="ddp" if several else "auto",
+            precision={"fp32": "32-true", "bf16": "bf16-mixed"}[options.precision],  # type: ignore[arg-type]
+            loggers=TensorBoardLogger(options.out, name="", version="tensorboard"),
+        )
+        fabric.launch()
+    if fabric.device.type == "cpu":
+        keep_memory()  # Every step needs what the last one freed.
+    return fabric
+
+
+@dataclass
+class RunKeeper:
+    """Looks after a run directory: metrics, validation, the model, images, checkpoints."""
+
+    task: Training
+    validation: Dataset
+    say: Say
+    progress: Progress
+    saved: int = -1
+    metrics: MetricsFile = field(init=False)
+
+    def __post_init__(self) -> None:
+        options = self.task.options
+        self.first, self.begin = self.task.step, time.monotonic()
+        self.metrics = MetricsFile(options.out / "metrics.csv", until=self.task.step)
+        count = min(len(self.validation), options.val_pictures or len(self.validation))
+        chosen = np.linspace(0, len(self.validation) - 1, count).round().astype(int).tolist()
+        self.places = readable(self.validation, chosen, options)
+
+    def __call__(self, values: Metrics) -> None:
+        """After each step: note, validate and save, when it is time."""
+        task, options, step = self.task, self.task.options, self.task.step
+        last = step == options.steps
+        if task.fabric.is_global_zero:
+            pace = (time.monotonic() - self.begin) / (step - self.first)
+            rates = {"images_per_second": options.batch / pace}
+            rates["seconds_left"] = pace * (options.steps - step)
+            self.progress(step, options.steps, {**values, **rates})
+        if step % 20 == 0 or last:
+            self._note({**values, "lr": learning_rate(options, step - 1)})
+        if step % options.val_every == 0 or last:
+            self.validate()
+        if step % options.save_every == 0 or last or task.stopped_by is not None:
+            self.save()
+
+    def _note(self, values: Metrics) -> None:
+        self.metrics.add(self.task.step, values)
+        self.task.fabric.log_dict(values, self.task.step)
+
+    def save(self) -> None:
+        """Write a checkpoint and the metrics."""
+        task = self.task
+        if task.fabric.is_global_zero and self.saved != task.step:
+            save_checkpoint(task.options.out / "checkpoints", task.step, task.state())
+            self.metrics.write()
+            self.saved = task.step
+
+    def validate(self) -> None:
+        """Measure the modes asked for; write the model, metrics and images."""
+        fabric, options, network = self.task.fabric, self.task.options, self.task.loss.network
+        if options.learn == "block-heads":
+            self._write_model()
+            return
+        predictor, modes = Predictor(network), parse_modes(options.val_mode)
+        mine = self.places[fabric.global_rank :: fabric.world_size]
+        totals = evaluate(predictor, self.validation, modes, indices=mine)
+        network.train()
+        values = {}
+        for mode, total in zip(modes, totals, strict=True):
+            own = torch.from_numpy(total.totals).to(fabric.device)
+            counts: Any = fabric.all_reduce(own, reduce_op="sum")
+            values[f"miou {mode}"] = float(mean_known(union_share(counts.cpu().numpy())))
+        if not fabric.is_global_zero:
+            return
+        self._note(values)
+        shown = ", ".join(f"{name[5:]} {100 * value:.2f}" for name, value in values.items())
+        self.say(f"step {self.task.step}: val mIoU {shown}")
+        self._write_model()
+        self._draw(predictor)
+
+    def _write_model(self) -> None:
+        loss, out = self.task.loss, self.task.options.out
+        if self.task.fabric.is_global_zero:
+            loss.network.save_pretrained(out / "model")
+            if isinstance(loss, HeadsLoss) and loss.heads:
+                heads = {key: value.detach() for key, value in loss.heads.state_dict().items()}
+                replace_file(out / HEADS_FILE, save(heads))
+
+    def _draw(self, predictor: Predictor) -> None:
+        plots = self.task.options.out / "plots"
+        try:
+            draw_training(self.metrics.columns(), plots / "training.png")
+        except ImportError as error:
+            self.say(str(error))
+        mode = parse_modes(self.task.options.val_mode)[-1]
+        few = np.linspace(0, len(self.places) - 1, min(6, len(self.places))).astype(int)
+        samples = [self.validation[self.places[number]] for number in few]
+        results = predictor.predict_batch([s.image for s in samples], mode)
+        predictor.network.train()
+        rows = [
+            (r.tinted(), overlay(s.image, paint(r.labels, r.classes)))
+            for s, r in zip(samples, results, strict=True)
+        ]
+        sheet = contact_sheet(rows, columns=2, captions=[s.name for s in samples])
+        write_image(plots / "samples.png", sheet)
+
+
+def read_options(directory: Path) -> TrainOptions:
+    """The options a run was started with; its directory may have moved."""
+    path = directory / "args.yaml"
+    if not path.is_file():
+        raise FileNotFoundError(f'"{directory}" is not a run directory: args.yaml is missing')
+    values = yaml.safe_load(path.read_text("utf-8"))
+    if not isinstance(values, dict):
+        raise ValueError(f'"{path}" holds no options: bring back what the run was started with')
+    values = _without_removed(values, path)
+    known = {item.name for item in fields(TrainOptions)}
+    if unknown := sorted(set(values) - known):
+        raise ValueError(f'"{path}" names options that are not known: {", ".join(unknown)}')
+    for name in ("steps", "batch", "save_every", "val_every", "lr"):
+        if not isinstance(values.get(name, 0), int | float):
+            raise ValueError(f'{name} is "{values[name]}" in "{path}": give a number')
+    modes = values.get("val_mode", TrainOptions.val_mode)
+    return TrainOptions(**{**values, "val_mode": tuple(modes), "out": directory})
+
+
+_REMOVED = {"stages": 1, "distil": 0.0, "exits": 0.0, "rejoin": None, "aux_norm": False}
+"""Options of 0.1 that gained nothing, each with the value that left it out."""
+
+
+def _without_removed(values: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The options of a run of 0.1 in today's names; one that used a removed option is refused."""
+    for name, usual in _REMOVED.items():
+        if values.get(name, usual) != usual:
+            raise ValueError(
+                f'"{path}" uses {name}, which was removed in 0.2: resume it with paumer 0.1, or '
+                f"begin a new run from this one's model (--init RUN/model)"
+            )
+    renamed = {"val_pause": "val_mode"}
+    return {renamed.get(n, n): value for n, value in values.items() if n not in _REMOVED}
+
+
+def _plain(options: TrainOptions) -> dict[str, Any]:
+    values = asdict(options)
+    return {**values, "out": str(options.out), "val_mode": list(options.val_mode)}
+
+
+def _alone(directory: Path) -> AbstractContextManager[None]:
+    """The run directory is held by the process that looks after it."""
+    return alone_in(directory) if _is_first() else nullcontext()
+
+
+def _is_first() -> bool:
+    """Whether this is the process that looks after the run directory."""
+    names = ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK")
+    return all(int(os.environ.get(name, 0)) == 0 for name in names)

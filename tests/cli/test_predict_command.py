@@ -1,0 +1,127 @@
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from paumer import Measurement, Mode, build_model
+from paumer.cli.main import app, main
+from paumer.inference.points import write_points
+
+
+@pytest.fixture
+def model(tmp_path):
+    torch.manual_seed(0)
+    directory = tmp_path / "model"
+    build_model("test_vit", "mask", ("a", "b", "c"), image_size=32).save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture
+def streets(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("one.png", "deep/two.png"):
+        path = tmp_path / "streets" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (32, 48, 3), np.uint8)).save(path)
+    return tmp_path / "streets"
+
+
+def run(*arguments):
+    app([str(argument) for argument in arguments], result_action="return_value")
+
+
+def points(model):
+    write_points(
+        model,
+        {
+            "slow": Measurement(mode=Mode(), images_per_second=0.01, miou=0.7),
+            "quick": Measurement(mode=Mode.parse("2:0.5 exit"), images_per_second=1e6, miou=0.6),
+        },
+    )
+
+
+def test_a_folder_and_again(model, streets, tmp_path, capsys):
+    command = ("predict", streets, "--model", model, "--out", tmp_path / "out")
+    command += ("--save", "mask", "entropy", "--mode")
+    run(*command, "2:0.5")
+    assert "segmented 2 of 2 pictures" in capsys.readouterr().out
+    assert (tmp_path / "out/deep/two_entropy.png").exists()
+    run(*command, " 2: 0.5 by=entropy")  # The same mode in other words.
+    assert "segmented 0 of 2 pictures" in capsys.readouterr().out
+    for other in ("2:0.5 by=neighbours", "2:0.5 exit", "2:0.5 protect=a", "2:0.5 size=48"):
+        run(*command, other)
+        assert "segmented 2 of 2 pictures" in capsys.readouterr().out
+    lines = (tmp_path / "out/predictions.jsonl").read_text().splitlines()
+    assert [json.loads(line)["mode"] for line in lines[-2:]] == ["2:0.5 size=48"] * 2
+
+
+def test_a_target_moves_the_dial(model, streets, tmp_path, capsys):
+    points(model)
+    out = tmp_path / "out"
+    run("predict", streets, "--model", model, "--out", out, "--target-fps", 5)
+    assert "changes of operating point" in capsys.readouterr().out
+    lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert {line["mode"] for line in lines} == {"2:0.5 exit"}
+
+
+def test_a_video_becomes_a_video(model, tmp_path, capsys):
+    av = pytest.importorskip("av", reason="video needs PyAV")
+    with av.open(str(tmp_path / "in.mp4"), "w") as file:
+        stream = file.add_stream("libx264", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 48, 32, "yuv420p"
+        for number in range(5):
+            picture = np.full((32, 48, 3), 40 * number, np.uint8)
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        file.mux(stream.encode())
+    run("predict", tmp_path / "in.mp4", "--model", model, "--out", tmp_path / "out")
+    assert "in: 5 frames" in capsys.readouterr().out
+    with av.open(str(tmp_path / "out/in_overlay.mp4")) as file:
+        assert sum(1 for _ in file.decode(video=0)) == 5
+        assert file.streams.video[0].average_rate == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "nothing to segment"),
+        (("nowhere.jpg",), "there is no file or folder"),
+        (("STREETS", "--save", "masks"), 'cannot write "masks"'),
+        (("STREETS", "--target-fps", "5", "--latency-ms", "5"), "give one of them"),
+        (("STREETS", "--target-fps", "5", "--mode", "2:0.5"), "give one"),
+        (("STREETS", "--latency-ms", "0"), "latency-ms is 0"),
+        (("STREETS", "--latency-ms", "nan"), "latency-ms is nan"),
+        (("STREETS", "--target-fps", "inf"), "target-fps is inf"),
+        (("STREETS", "--min-miou", "60"), "--min-miou bounds"),
+        (("STREETS", "--target-fps", "5"), "run paumer tune first"),
+        (("STREETS", "--mode", "9:0.5"), "cannot pause after block 9"),
+        (("STREETS", "--mode", "2:0.4 by=random"), "by=random is for evaluate and sweep alone"),
+        (("STREETS", "--mode", "2:0.4 by=oracle"), "by=oracle is for evaluate and sweep alone"),
+        (("STREETS", "--mode", "2:0.4 protect=nobody"), "nobody"),
+        (("STREETS", "--mode", "quick"), "operating points of this model: none"),
+        (("STREETS", "--mode", "paper"), 'cannot read "paper"'),
+    ],
+)
+def test_mistakes(model, streets, tmp_path, monkeypatch, capsys, arguments, message):
+    words = [str(streets) if word == "STREETS" else word for word in arguments]
+    command = ["paumer", "predict", *words, "--model", str(model), "--out", str(tmp_path / "o")]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    complaint = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert message in complaint
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_file_is_not_a_folder_to_write_to(model, streets, tmp_path, monkeypatch, capsys):
+    (tmp_path / "taken").write_text("mine")
+    words = [str(streets), "--model", str(model), "--out", str(tmp_path / "taken")]
+    monkeypatch.setattr(sys, "argv", ["paumer", "predict", *words])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert "a file is where a folder should be" in capsys.readouterr().err
+    assert (tmp_path / "taken").read_text() == "mine"

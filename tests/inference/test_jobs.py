@@ -1,0 +1,141 @@
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from paumer import Inference, Measurement, Mode, Predictor, build_model
+from paumer.inference.governor import Governor, ladder
+from paumer.inference.jobs import Job
+from paumer.inference.sources import find_sources
+from paumer.mode import UNPAUSED
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    torch.manual_seed(0)
+    return Predictor(build_model("test_vit", "mask", ("a", "b", "c"), image_size=32))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for number in range(7):
+        size = (32, 48, 3) if number % 3 else (40, 32, 3)
+        path = tmp_path / "in" / f"sub{number % 2}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, size, np.uint8)).save(path)
+    return tmp_path / "in"
+
+
+def lines(out):
+    return [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+
+
+def read(path):
+    with Image.open(path) as picture:
+        return np.asarray(picture)
+
+
+MODE, INFERENCE = Mode.parse("2:0.5"), Inference(batch=3)
+
+
+def test_a_folder_is_mirrored_with_what_was_asked_for(predictor, folder, tmp_path):
+    kinds = ("mask", "colour", "overlay", "paused", "entropy")
+    steps = []
+    job = Job(predictor, MODE, tmp_path / "out", INFERENCE, kinds)
+    outcome = job.run(find_sources([folder]), lambda *done: steps.append(done))
+    assert (outcome.written, outcome.passed, outcome.broken) == (7, 0, [])
+    assert steps[-1] == (7, 7)
+    assert len(list((tmp_path / "out").rglob("*.png"))) == 7 * 5
+    for line in lines(tmp_path / "out"):
+        assert line["mode"] == "2:0.5"
+        image = read(line["picture"])
+        alone = predictor.predict(image, "2:0.5")
+        mask = read(tmp_path / "out" / line["files"][0])
+        assert (mask == alone.labels).mean() > 0.999
+        assert sum(line["shares"].values()) == pytest.approx(1, abs=1e-4)
+        for file in line["files"]:
+            assert read(tmp_path / "out" / file).shape[1] >= image.shape[1]
+
+
+def test_finished_images_are_skipped(predictor, folder, tmp_path):
+    job = Job(predictor, MODE, tmp_path / "out", INFERENCE)
+    sources = find_sources([folder])
+    job.run(sources[:3])
+    with (tmp_path / "out/predictions.jsonl").open("a") as file:
+        file.write('{"name": "sub1/5", "mod')  # As a kill leaves it.
+    outcome = job.run(sources)
+    assert (outcome.written, outcome.passed) == (4, 3)
+    assert len(lines(tmp_path / "out")) == 7
+    (tmp_path / "out/sub0/0_mask.png").unlink()
+    assert job.run(sources).written == 1
+    assert len({line["key"] for line in lines(tmp_path / "out")}) == 7
+
+
+def test_what_changed_since_is_segmented_again(predictor, folder, tmp_path):
+    predictor = Predictor(copy.deepcopy(predictor.network))
+    sources = find_sources([folder])
+    assert Job(predictor, MODE, tmp_path / "out").run(sources).written == 7
+    first, second = sources[0].path, sources[1].path
+    first.write_bytes(second.read_bytes())
+    outcome = Job(predictor, MODE, tmp_path / "out").run(sources)
+    assert (outcome.written, outcome.passed) == (1, 6)
+    with torch.no_grad():
+        predictor.network.aux_head.weight += 1
+    assert Job(predictor, MODE, tmp_path / "out").run(sources).written == 7
+
+
+@pytest.mark.parametrize(
+    "mode", ["2:0.25", "2:0.5 exit", "2:0.5 by=neighbours", "2:0.5 protect=a", "2:0.5 size=24"]
+)
+def test_another_mode_is_segmented_again(predictor, folder, tmp_path, mode):
+    sources, other = find_sources([folder])[:3], Mode.parse(mode)
+    assert Job(predictor, MODE, tmp_path / "out").run(sources).written == 3
+    assert Job(predictor, other, tmp_path / "out").run(sources).written == 3
+    assert Job(predictor, Mode.parse(mode), tmp_path / "out").run(sources).passed == 3
+    assert [line["mode"] for line in lines(tmp_path / "out")] == 3 * ["2:0.5"] + 3 * [mode]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"inference": Inference(window=32)},
+        {"inference": Inference(flip=True)},
+        {"kinds": ("mask", "entropy")},
+    ],
+)
+def test_other_settings_are_segmented_again(predictor, folder, tmp_path, changed):
+    sources = find_sources([folder])[:3]
+    assert Job(predictor, MODE, tmp_path / "out").run(sources).written == 3
+    assert Job(predictor, MODE, tmp_path / "out", **changed).run(sources).written == 3
+    assert Job(predictor, MODE, tmp_path / "out", **changed).run(sources).passed == 3
+
+
+def test_broken_images_do_not_stop_the_rest(predictor, folder, tmp_path):
+    (folder / "sub0/2.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
+    (folder / "empty.jpg").write_bytes(b"")
+    outcome = Job(predictor, MODE, tmp_path / "out", INFERENCE).run(find_sources([folder]))
+    assert outcome.written == 6
+    assert len(outcome.broken) == 2
+    assert any("2.png" in text for text in outcome.broken)
+
+
+def test_a_governor_moves_the_dial(predictor, folder, tmp_path):
+    points = [
+        Measurement(mode=UNPAUSED, images_per_second=1.0, miou=0.7),
+        Measurement(mode=Mode.parse("2:0.5 exit"), images_per_second=1e9, miou=0.6),
+    ]
+    governor = Governor(ladder(points), target=1e-3)
+    job = Job(predictor, UNPAUSED, tmp_path / "out", kinds=("mask",), governor=governor)
+    outcome = job.run(find_sources([folder]))
+    assert {line["mode"] for line in lines(tmp_path / "out")} == {"2:0.5 exit"}
+    assert outcome.changes == 1
+    assert outcome.late == 7  # Nothing takes less than a millisecond.
+
+
+def test_other_kinds_are_refused(predictor, tmp_path):
+    with pytest.raises(ValueError, match='cannot write "masks"'):
+        Job(predictor, MODE, tmp_path, kinds=("masks",))

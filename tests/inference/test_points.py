@@ -1,0 +1,102 @@
+"""Operating points: named modes in a model directory, with what was measured of each."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from paumer import Measurement, Mode, build_model, load
+from paumer.inference.points import check_point_name, read_points, write_points
+from paumer.mode import REMOVED_CRITERIA, UNPAUSED
+
+FILE = "operating_points.json"
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    return build_model("test_vit", "mask", ("a", "b", "c"), image_size=32)
+
+
+@pytest.fixture
+def directory(network, tmp_path):
+    network.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_directory_without_points_has_none(tmp_path):
+    assert read_points(tmp_path) == {}
+
+
+def test_points_come_back_as_they_were_written(tmp_path):
+    points = {
+        "fast": Measurement(mode=Mode.parse("2:0.5 exit protect=a%20b"), speed_up=1.5, miou=0.6),
+        "small": Measurement(mode=Mode.parse("none size=144"), images_per_second=9.0, data="x"),
+    }
+    write_points(tmp_path, points)
+    assert read_points(tmp_path) == points
+    assert json.loads((tmp_path / FILE).read_text())["fast"]["mode"] == "2:0.5 exit protect=a%20b"
+
+
+def test_points_of_other_names_stay(tmp_path):
+    fast, faster = (Measurement(mode=Mode.parse(text)) for text in ("2:0.5", "2:0.8"))
+    write_points(tmp_path, {"whole": Measurement(mode=UNPAUSED), "fast": fast})
+    write_points(tmp_path, {"fast": faster})
+    assert read_points(tmp_path) == {"whole": Measurement(mode=UNPAUSED), "fast": faster}
+    assert [file.name for file in tmp_path.iterdir()] == [FILE]
+
+
+def test_a_loaded_model_runs_by_the_name_of_a_point(directory):
+    (directory / FILE).write_text(json.dumps({"fast": {"mode": "2:0.5 exit"}}))
+    model = load(directory)
+    assert str(model.mode("fast")) == "2:0.5 exit"
+    image = np.random.default_rng(0).integers(0, 256, (32, 48, 3), np.uint8)
+    fast = model.predict(image, "fast")
+    assert fast.mode == Mode.parse("2:0.5 exit")
+    assert np.array_equal(fast.labels, model.predict(image, "2:0.5 exit").labels)
+    with pytest.raises(ValueError, match="operating points of this model: fast"):
+        model.mode("slow")
+
+
+def test_points_of_0_1_are_read(directory):
+    values = {
+        "fast": {"pause": "2:0.5", "criterion": "neighbours", "early_exit": True},
+        "whole": {"pause": "none", "criterion": "neighbours"},
+    }
+    (directory / FILE).write_text(json.dumps(values))
+    model = load(directory)
+    assert model.modes == {"fast": Mode.parse("2:0.5 exit by=neighbours"), "whole": UNPAUSED}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"fast": {"mode": "2:0.5 by=luck"}}', 'no criterion "luck"'),
+        ('{"fast": {"pause": "2:0.5", "criterion": "luck"}}', 'no criterion "luck"'),
+        *(
+            (json.dumps({"fast": {"pause": "2:0.5", "criterion": name}}), f'"{name}" was removed')
+            for name in REMOVED_CRITERIA
+        ),
+        ('{"fast": 3}', ""),
+        ("[]", "list"),
+        ("{", "Expecting property name"),
+        ('{"fast": {}}', "pause"),
+        ('{"fast": {"mode": "none", "luck": 1}}', "luck"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(directory, text, message):
+    (directory / FILE).write_text(text)
+    with pytest.raises(ValueError, match=rf'operating points ".*{FILE}": .*{message}'):
+        load(directory)
+
+
+@pytest.mark.parametrize("name", ["none", "paper", "auto", "", "3:0.4", "3:0.4 exit"])
+def test_points_cannot_hide_modes(name, tmp_path):
+    with pytest.raises(ValueError, match=f'an operating point cannot be called "{name}"'):
+        check_point_name(name)
+    with pytest.raises(ValueError, match="cannot be called"):
+        write_points(
+            tmp_path, {"fast": Measurement(mode=UNPAUSED), name: Measurement(mode=UNPAUSED)}
+        )
+    assert not (tmp_path / FILE).exists()

@@ -1,0 +1,58 @@
+import pytest
+
+from paumer.inference.sources import find_sources
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for name in ("a.png", "b.JPG", "deep/a.png", "deep/er/c.webp", "deep/clip.mp4", "notes.txt"):
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    return tmp_path / "in"
+
+
+def names(sources):
+    return [source.name for source in sources]
+
+
+def test_a_folder_is_searched_and_mirrored(tree):
+    found = find_sources([tree])
+    assert names(found) == ["a", "b", "deep/a", "deep/clip", "deep/er/c"]
+    assert [source.name for source in found if source.is_video] == ["deep/clip"]
+
+
+def test_files_and_patterns(tree):
+    assert names(find_sources([tree / "a.png", tree / "deep/er/c.webp"])) == ["a", "c"]
+    assert names(find_sources([f"{tree}/**/*.png"])) == ["a", "deep/a"]
+    assert names(find_sources([f"{tree}/deep/*.png"])) == ["a"]
+    assert names(find_sources([tree / "a.png", tree / "a.png"])) == ["a"]
+
+
+def test_results_never_share_a_name(tree):
+    (tree / "a.jpg").write_bytes(b"")
+    assert names(find_sources([tree]))[:3] == ["a.jpg", "a.png", "b"]
+    with pytest.raises(ValueError, match="would overwrite each other"):
+        find_sources([tree / "a.png", tree / "deep/a.png"])
+
+
+def test_results_are_not_taken_for_input(tree):
+    out = tree / "out"
+    out.mkdir()
+    (out / "a_overlay.png").write_bytes(b"")
+    assert "out/a_overlay" not in names(find_sources([tree], leave_out=out))
+    assert names(find_sources([out / "a_overlay.png"], leave_out=out)) == ["a_overlay"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nowhere", "there is no file or folder"),
+        ("*.png", "nothing matches"),
+        ("empty", "no pictures or videos in"),
+    ],
+)
+def test_nothing_found_is_said(tmp_path, text, message):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=message):
+        find_sources([str(tmp_path / text)])

@@ -1,0 +1,159 @@
+import math
+from dataclasses import FrozenInstanceError
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from paumer.inference.tiles import (
+    Inference,
+    Plan,
+    anchors,
+    blending,
+    full_labels,
+    full_logits,
+    scaled_size,
+    side_by_side,
+)
+
+sides = st.integers(1, 200)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 0}, "^window is 0: give at least 1$"),
+        ({"stride": -1}, "^stride is -1: give at least 1$"),
+        ({"batch": 0}, "^batch is 0: give at least 1$"),
+        ({"window": 8, "stride": 9}, "a stride of 9 leaves gaps between windows of 8"),
+        ({"scales": ()}, r"scales are \(\): give at least one"),
+        ({"scales": (1.0, 0.0)}, "all above 0 and finite"),
+        ({"scales": (math.inf,)}, "all above 0 and finite"),
+        ({"scales": (math.nan,)}, "all above 0 and finite"),
+    ],
+)
+def test_impossible_inference_settings_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Inference(**options)
+
+
+def test_inference_settings_are_a_value():
+    assert {Inference(window=8): 1}[Inference(window=8, scales=(1.0,))] == 1
+    with pytest.raises(FrozenInstanceError):
+        Inference().batch = 3
+
+
+@given(
+    st.tuples(sides, sides),
+    st.none() | st.integers(2, 100),
+    st.none() | sides,
+    st.sampled_from((0.5, 1.0, 1.75)),
+    st.booleans(),
+)
+def test_the_windows_of_a_plan_cover_the_scaled_image(size, short_side, window, scale, mirror):
+    whole = scaled_size(size, short_side)
+    target = tuple(max(1, int(side * scale + 0.5)) for side in whole)
+    assume(1 < math.prod(target) < 10**6)
+    image = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+    plan = Plan.of(image, short_side, Inference(window=window), scale, mirror)
+    assert plan.pixels.shape[1:] == target
+    assert short_side is None or min(whole) == short_side
+    covered = torch.zeros(plan.pixels.shape[1:], dtype=torch.bool)
+    for top, left in plan.corners():
+        crop = plan.crop((top, left))
+        assert crop.shape[1:] == plan.window
+        covered[top : top + plan.window[0], left : left + plan.window[1]] = True
+        assert torch.equal(crop, plan.pixels[:, top:, left:][:, : crop.shape[1], : crop.shape[2]])
+    assert covered.all()
+    if whole == size and scale == 1:
+        pixels = plan.pixels.flip(2) if mirror else plan.pixels
+        assert np.array_equal(pixels.permute(1, 2, 0).numpy(), image)
+
+
+@given(side=sides, window=sides, stride=sides)
+def test_windows_cover_every_pixel_and_stay_inside(side, window, stride):
+    stride = min(stride, window)
+    starts = anchors(side, window, stride)
+    covered = set()
+    for start in starts:
+        covered |= set(range(start, min(start + window, side)))
+        assert 0 <= start <= max(0, side - window)
+    assert covered == set(range(side))
+    assert len(set(starts)) == len(starts)
+
+
+@pytest.mark.parametrize(
+    ("side", "window", "stride", "expected"),
+    [(1024, 768, 512, (0, 256)), (2048, 768, 512, (0, 512, 1024, 1280)), (500, 512, 480, (0,))],
+)
+def test_windows_lie_where_segmenter_puts_them(side, window, stride, expected):
+    assert anchors(side, window, stride) == expected
+
+
+def naive_logits(parts, starts, window, padded, side, size):
+    """Enlarge each window, crop its padding, add up, divide by the count, scale to the picture."""
+    classes = parts[0][0].shape[0]
+    total, count = torch.zeros(classes, *side), torch.zeros(side)
+    for i, top in enumerate(starts[0]):
+        for j, left in enumerate(starts[1]):
+            large = F.interpolate(parts[i][j][None], size=padded, mode="bilinear")[0]
+            rows, columns = slice(top, top + window[0]), slice(left, left + window[1])
+            total[:, rows, columns] += large[:, : window[0], : window[1]]
+            count[rows, columns] += 1
+    return F.interpolate((total / count)[None], size=size, mode="bilinear")[0]
+
+
+CASES = [
+    ((48, 48), (32, 32), 24, (48, 48)),
+    ((50, 90), (40, 40), 17, (50, 90)),
+    ((50, 90), (40, 40), 30, (123, 201)),
+    ((90, 50), (64, 50), 64, (33, 40)),
+    ((20, 600), (20, 600), 1, (20, 600)),
+]
+
+
+@pytest.mark.parametrize(("side", "window", "stride", "size"), CASES)
+def test_blending_equals_the_naive_way(side, window, stride, size):
+    generator = torch.Generator().manual_seed(1)
+    starts = tuple(anchors(s, w, stride) for s, w in zip(side, window, strict=True))
+    padded = tuple(-(-w // 16) * 16 for w in window)
+    cells = [p // 16 for p in padded]
+    parts = [[torch.randn(5, *cells, generator=generator) for _ in starts[1]] for _ in starts[0]]
+    expected = naive_logits(parts, starts, window, padded, side, size)
+    down, across = (
+        blending(starts[i], window[i], cells[i], padded[i], side[i], size[i]) for i in (0, 1)
+    )
+    coarse = side_by_side(parts)
+    assert torch.allclose(full_logits(coarse, down, across), expected, atol=1e-5)
+    best = expected.topk(2, dim=0).values
+    clear = best[0] - best[1] > 1e-4
+    labels = full_labels([(coarse, down, across)])
+    assert labels.shape == size
+    assert clear.float().mean() > 0.95
+    assert torch.equal(labels[clear].long(), expected.argmax(0)[clear])
+
+
+def test_many_classes_get_labels_beyond_a_byte():
+    coarse = torch.zeros(300, 1, 1)
+    coarse[299] = 1
+    matrix = torch.ones(4, 1)
+    assert full_labels([(coarse, matrix, matrix)]).unique().tolist() == [299]
+
+
+def test_passes_are_averaged_by_probability():
+    dice = torch.Generator().manual_seed(0)
+    sizes = [(3, 4), (5, 6)]
+    passes = [
+        (
+            3 * torch.randn(4, *size, generator=dice),
+            blending((0,), size[0] * 8, size[0], size[0] * 8, size[0] * 8, 40),
+            blending((0,), size[1] * 8, size[1], size[1] * 8, size[1] * 8, 700),
+        )
+        for size in sizes
+    ]
+    mean = sum(full_logits(*one).softmax(0) for one in passes)
+    assert (full_labels(passes) == mean.argmax(0)).float().mean() > 0.999
+    assert not torch.equal(full_labels(passes), full_labels(passes[:1]))

@@ -1,0 +1,234 @@
+"""Model directories: written whole, whatever crashes; damaged ones refused in words."""
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from paumer.model import directory as files
+from paumer.model.segmenter import PausingSegmenter
+
+# Crashes
+
+
+class Crash(BaseException):
+    pass
+
+
+def crash_on(monkeypatch, where, name, nth):
+    """Let the nth call of a function crash; give back a list that then holds one entry."""
+    function, calls, crashed = getattr(where, name), [], []
+
+    def fragile(*args, **kwargs):
+        calls.append(name)
+        if len(calls) == nth:
+            crashed.append(name)
+            raise Crash
+        return function(*args, **kwargs)
+
+    monkeypatch.setattr(where, name, fragile)
+    return crashed
+
+
+CRASHES = [
+    (files, "save_file", 1),
+    (Path, "write_text", 1),
+    (os, "fsync", 1),
+    (os, "fsync", 3),
+    (os, "fsync", 4),
+]
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "nth"), [*CRASHES, (os, "replace", 1), (os, "replace", 2), (os, "link", 2)]
+)
+def test_a_crash_over_an_old_model_leaves_old_or_new_and_no_litter(
+    make, same, tmp_path, monkeypatch, where, name, nth
+):
+    directory = tmp_path / "model"
+    old, new = make(), make(seed=1, decoder="linear", classes=9)
+    old.save_pretrained(directory)
+    with monkeypatch.context() as patch:
+        crashed = crash_on(patch, where, name, nth)
+        with pytest.raises(Crash):
+            new.save_pretrained(directory)
+    assert crashed
+    found = PausingSegmenter.from_pretrained(directory)
+    assert same(found, old) or (name == "fsync" and same(found, new))
+    assert len(list(directory.iterdir())) == 3
+    assert [file.name for file in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "nth"), [*CRASHES, (Path, "write_text", 2), (Path, "rename", 1)]
+)
+def test_a_crash_while_saving_anew_leaves_all_or_nothing(
+    make, tmp_path, monkeypatch, where, name, nth
+):
+    with monkeypatch.context() as patch:
+        crashed = crash_on(patch, where, name, nth)
+        with pytest.raises(Crash):
+            make().save_pretrained(tmp_path / "model")
+    assert crashed
+    if (tmp_path / "model").exists():
+        PausingSegmenter.from_pretrained(tmp_path / "model")
+    else:
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_crash_in_a_directory_without_a_model_leaves_it_without(make, tmp_path, monkeypatch):
+    (tmp_path / "log.txt").write_text("a run")
+    with monkeypatch.context() as patch:
+        crash_on(patch, os, "replace", 2)
+        with pytest.raises(Crash):
+            make().save_pretrained(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["log.txt"]
+
+
+def test_a_file_system_without_hard_links_will_do(make, same, tmp_path, monkeypatch):
+    def no_links(*_):
+        raise OSError("no hard links here")
+
+    make().save_pretrained(tmp_path / "model")
+    monkeypatch.setattr(os, "link", no_links)
+    newer = make(seed=1)
+    newer.save_pretrained(tmp_path / "model")
+    assert same(PausingSegmenter.from_pretrained(tmp_path / "model"), newer)
+
+
+# Damage and malice
+
+
+def edit(directory, **changes):
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | changes))
+
+
+BAD_VALUES = {
+    "backbone": [5, None, [], "", "no_such_vit", "resnet50", "mit_b0", "../x", "test_vit.nope"],
+    "decoder": [5, None, ["mask"], "", "unet"],
+    "classes": ["abc", [], 3, None, [1, 2, 3], {"a": 1}, [["a"], ["b"], ["c"]], ["a"]],
+    "image_size": [160, [160], [160] * 3, [0, 160], [-16, 160], ["160", 160], [1e300, 160], {}],
+    "image_size ": [[10**400, 160], [65536, 65536], [160.5, 160], [True, 160], None, [8, 8]],
+    "mean": [0.5, [0.5], "abc", [None] * 3, [1e999] * 3],
+    "std": [[0, 0, 0], [0.5], [-1, 1, 1], "abc"],
+    "colours": [[[1, 2, 3]], [[1, 2]] * 3, [[300, 0, 0]] * 3, "abc", 5, [5, 5, 5]],
+    "decoder_options": [[], 5, None, {"dropout": 3}, {"width": 5}, {"channels": 65536}],
+    "decoder_options ": [
+        {"depth": depth} for depth in (10**9, 65, 1.5, -1, 1, "2", True, float("nan"), [2], None)
+    ],
+    "norm_eps": ["x", -1, [1e-5], 1e999],
+    "position_resize": ["nearest", 5, None],
+    "drop_path": ["x", -1, 5, None],
+    "pickle": ["anything"],
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(key.strip(), value) for key, values in BAD_VALUES.items() for value in values],
+)
+def test_a_bad_entry_is_refused_naming_the_file(load, model_directory, key, value):
+    edit(model_directory, **{key: value})
+    with pytest.raises(ValueError, match=r"config\.json|model\.safetensors") as raised:
+        load(model_directory)
+    assert len(str(raised.value)) < 2000
+
+
+@pytest.mark.parametrize("key", ["backbone", "decoder", "classes", "image_size"])
+def test_a_missing_entry_is_named(load, model_directory, key):
+    config = json.loads((model_directory / "config.json").read_text())
+    del config[key]
+    (model_directory / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=rf"config\.json.*missing entries: {key}"):
+        load(model_directory)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "[1, 2]", "null", "5", '"text"', "{}", "[" * 100_000, '{"a": 1', "\x00", "NaN"],
+)
+def test_a_configuration_that_is_none_is_refused(load, model_directory, text):
+    (model_directory / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"config\.json"):
+        load(model_directory)
+
+
+def test_a_configuration_that_is_no_text_is_refused(load, model_directory):
+    (model_directory / "config.json").write_bytes(b"\xff\xfe\x00\x01")
+    with pytest.raises(ValueError, match=r"config\.json"):
+        load(model_directory)
+
+
+@pytest.mark.parametrize("size", [0, 4, 8, 100, -1, -5000])
+def test_truncated_weights_are_refused(load, model_directory, size):
+    path = model_directory / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(ValueError, match=r"model\.safetensors"):
+        load(model_directory)
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff" * 64, b"\x10" + b"\x00" * 7 + b"{" * 16, b"PK\x03\x04" * 9]
+)
+def test_weights_that_are_none_are_refused(load, model_directory, data):
+    (model_directory / "model.safetensors").write_bytes(data)
+    with pytest.raises(ValueError, match=r"model\.safetensors"):
+        load(model_directory)
+
+
+def test_tensors_that_do_not_fit_are_named(load, model_directory):
+    path = model_directory / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["aux_head.bias"]
+    tensors["backbone.vit.norm.weight"] = torch.zeros(3)
+    tensors["decoder.surplus"] = torch.zeros(1)
+    save_file(tensors, path)
+    with pytest.raises(ValueError) as raised:
+        load(model_directory)
+    for words in (
+        "model.safetensors",
+        "missing: aux_head.bias",
+        "not known: decoder.surplus",
+        "backbone.vit.norm.weight is (3,), expected (64,)",
+    ):
+        assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_missing_file_is_named(load, model_directory, name):
+    (model_directory / name).unlink()
+    with pytest.raises(FileNotFoundError, match=name):
+        load(model_directory)
+    (model_directory / name).mkdir()
+    with pytest.raises(FileNotFoundError, match=name):
+        load(model_directory)
+
+
+class Bomb:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_code_in_a_pickle_never_runs(load, model_directory, tmp_path):
+    """Whatever the pickle is called, and whatever else there is to load."""
+    bomb = pickle.dumps({"model": Bomb(tmp_path / "ran")})
+    pickle.loads(bomb)
+    (tmp_path / "ran").unlink()  # It works, then.
+    (model_directory / "pytorch_model.bin").write_bytes(bomb)
+    load(model_directory)
+    (model_directory / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"pytorch_model\.bin is a pickle.*not loaded"):
+        load(model_directory)
+    for name in ("model.safetensors", "config.json"):
+        (model_directory / name).write_bytes(bomb)
+        with pytest.raises(ValueError, match=name):
+            load(model_directory)
+    assert not (tmp_path / "ran").exists()

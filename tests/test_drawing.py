@@ -1,0 +1,99 @@
+"""Labels over images, legends, sheets, and files that are complete or not there."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from paumer import drawing
+from paumer.classes import CAMVID, paint
+from paumer.data.images import read_image, read_labels
+
+
+def noise(height=24, width=32, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+class TestWriting:
+    @pytest.mark.parametrize("suffix", [".png", ".jpg", ".JPEG", ".webp"])
+    def test_what_is_written_can_be_read(self, tmp_path, suffix):
+        file = tmp_path / "new" / f"a{suffix}"
+        drawing.write_image(file, np.full((8, 9, 3), 77, np.uint8))
+        assert np.abs(read_image(file).astype(int) - 77).max() <= 2
+        assert [f.name for f in file.parent.iterdir()] == [file.name]
+
+    def test_jpeg_takes_pictures_with_alpha(self, tmp_path):
+        drawing.write_image(tmp_path / "a.jpg", Image.new("RGBA", (8, 8), (200, 100, 50, 0)))
+        assert np.abs(read_image(tmp_path / "a.jpg").astype(int) - (200, 100, 50)).max() <= 3
+
+    def test_a_failure_leaves_the_old_file(self, tmp_path, monkeypatch):
+        file = tmp_path / "a.png"
+        drawing.write_image(file, noise())
+        before = file.read_bytes()
+
+        def fail(*_):
+            raise OSError("disk full")
+
+        monkeypatch.setattr("os.replace", fail)
+        with pytest.raises(OSError, match="disk full"):
+            drawing.write_image(file, noise(seed=1))
+        assert file.read_bytes() == before
+        assert list(tmp_path.iterdir()) == [file]
+
+    def test_other_suffixes_are_refused(self, tmp_path):
+        with pytest.raises(ValueError, match=r'a\.xyz.*"\.xyz".*\.png'):
+            drawing.write_image(tmp_path / "a.xyz", noise())
+        with pytest.raises(ValueError, match=r"a\.jpg.*PNG"):
+            drawing.write_mask(tmp_path / "a.jpg", np.zeros((2, 2), np.uint8), CAMVID)
+        with pytest.raises(ValueError, match="from -1 to 0"):
+            drawing.write_mask(tmp_path / "a.png", np.array([[-1, 0]]), CAMVID)
+
+    def test_a_mask_holds_ids_and_shows_colours(self, tmp_path):
+        labels = np.random.default_rng(0).choice([*range(11), 255], (20, 30))
+        drawing.write_mask(tmp_path / "a.png", labels, CAMVID)
+        np.testing.assert_array_equal(read_labels(tmp_path / "a.png"), labels)
+        shown = read_image(tmp_path / "a.png")
+        np.testing.assert_array_equal(shown, paint(labels, CAMVID))
+
+
+class TestLayout:
+    def test_overlay_mixes(self):
+        a, b = noise(seed=1), noise(seed=2)
+        np.testing.assert_array_equal(drawing.overlay(a, b, 0.0), a)
+        np.testing.assert_array_equal(drawing.overlay(a, b, 1.0), b)
+        exact = 0.25 * b + 0.75 * a
+        assert np.abs(drawing.overlay(a, b, 0.25) - exact).max() <= 0.501
+        with pytest.raises(ValueError, match="32x24 over a picture of 8x8"):
+            drawing.overlay(noise(8, 8), b)
+        with pytest.raises(ValueError, match="alpha 2"):
+            drawing.overlay(a, b, 2.0)
+
+    def test_legend_shows_every_colour(self):
+        for columns in (1, 3, 50):
+            key = np.asarray(drawing.legend(CAMVID.names, CAMVID.colours, [1 / 11] * 11, columns))
+            for colour in CAMVID.colours:
+                assert (key == colour).all(2).sum() > 100
+        with pytest.raises(ValueError, match="2 names, 1 colours"):
+            drawing.legend(["a", "b"], [(1, 2, 3)])
+
+    def test_with_legend_keeps_the_picture(self):
+        picture = noise(60, 400)
+        sheet = np.asarray(drawing.with_legend(picture, CAMVID.names, CAMVID.colours))
+        assert sheet.shape[1] == 440
+        np.testing.assert_array_equal(sheet[20:80, 20:420], picture)
+        narrow = drawing.with_legend(noise(10, 10), ["a rather long class name"], [(1, 2, 3)])
+        assert narrow.width > 150
+
+    def test_contact_sheet_places_pictures_and_labels(self):
+        green, pink = np.full((30, 40, 3), (0, 200, 0)), np.full((30, 40, 3), (255, 0, 200))
+        pairs = [(green.astype(np.uint8), pink.astype(np.uint8))] * 5
+        sheet = np.asarray(
+            drawing.contact_sheet(pairs, columns=2, captions=["x" * 500] * 5, width=80)
+        )
+        assert (sheet == (0, 200, 0)).all(2).sum() == 5 * 80 * 60
+        assert (sheet == (255, 0, 200)).all(2).sum() == 5 * 80 * 60
+        alone = drawing.contact_sheet([(noise(), None)])
+        assert alone.width == 240 + 40
+        with pytest.raises(ValueError, match="0 pictures"):
+            drawing.contact_sheet([])
+        with pytest.raises(ValueError, match="1 captions for 5"):
+            drawing.contact_sheet(pairs, captions=["one"])

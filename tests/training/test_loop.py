@@ -1,0 +1,102 @@
+"""The training loop: what a step draws, how it attends, at what rate it learns."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+
+from paumer import Mode, build_model
+from paumer.criteria import entropy
+from paumer.pause_config import PauseConfig
+from paumer.training.feed import Batch
+from paumer.training.loop import Training, attention, learning_rate, make_optimizer
+from paumer.training.losses import PausingLoss
+from paumer.training.options import TrainOptions
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def training(lively):
+    network = lively(
+        build_model("test_vit", "mask", 3, image_size=64, decoder_options={"dropout": 0.0})
+    )
+    options = TrainOptions(ranges="1:0.2-0.8,3:0.5-0.6", dropout=0.0, drop_path=0.0)
+    return Training(options, Fabric(accelerator="cpu", devices=1), PausingLoss(network).train())
+
+
+@pytest.fixture
+def batch():
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randn(2, 3, 60, 64, generator=rng)
+    return Batch(5, ("a", "b"), images, torch.randint(0, 3, (2, 60, 64), generator=rng))
+
+
+def test_a_step_draws_one_pause_from_the_ranges(training):
+    modes = [training.draw(step) for step in range(40)]
+    assert modes == [training.draw(step) for step in range(40)]
+    ranges = {1: (0.2, 0.8), 3: (0.5, 0.6)}
+    assert modes == [Mode(pause=PauseConfig.draw(0, step, ranges)) for step in range(40)]
+    for mode in modes:
+        ((block, ratio),) = mode.pause.stages
+        assert ranges[block][0] <= ratio <= ranges[block][1]
+    assert {mode.pause.blocks for mode in modes} == {(1,), (3,)}
+    assert len(set(modes)) == 40
+
+
+@pytest.mark.parametrize("change", [{"criterion": "none"}, {"learn": "aux"}])
+def test_where_nothing_learns_to_pause_nothing_pauses(training, change):
+    training.options = replace(training.options, **change)
+    assert {training.draw(step) for step in range(20)} == {Mode()}
+
+
+def test_at_random_a_patch_scores_the_same_in_any_part_of_the_batch(training, batch):
+    logits = torch.zeros(2, 16, 3)
+    places = torch.arange(32).view(2, 16)
+    assert training.criterion(batch, 0) is entropy
+    training.options = replace(training.options, criterion="random")
+    whole = training.criterion(batch, 0)(logits, places)
+    later = training.criterion(batch, 1)(logits[:1], places[:1])
+    assert torch.equal(whole[1:], later)
+    other = training.criterion(replace(batch, step=6), 0)(logits, places)
+    assert not torch.equal(whole, other)
+
+
+def test_in_bf16_on_a_cpu_attention_is_plain_products_and_says_the_same(training, batch):
+    loss, options = training.loss, replace(training.options, precision="bf16")
+    expected = loss(batch.images, batch.labels, "none", entropy).main.item()
+    fused = {}
+    for how, context in {"usual": nullcontext(), "plain": attention(options, CPU)}.items():
+        bf16 = torch.autocast("cpu", torch.bfloat16)
+        with torch.profiler.profile() as profile, context, bf16:
+            found = loss(batch.images, batch.labels, "none", entropy).main.item()
+        assert found == pytest.approx(expected, rel=0.01)
+        fused[how] = any("flash" in event.key for event in profile.key_averages())
+    assert fused == {"usual": True, "plain": False}
+
+
+def test_the_learning_rate_rises_and_then_falls():
+    options = TrainOptions(lr=1.0, min_lr=0.1, warmup=4, steps=14)
+    rates = [learning_rate(options, step) for step in range(14)]
+    assert rates[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+    assert rates[9] == pytest.approx(0.1 + 0.9 * 0.5**0.9)
+    assert 0.1 < rates[-1] < 0.25
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_only_matrices_decay_and_heads_have_a_rate_of_their_own(training, name):
+    options = replace(training.options, optimizer=name, weight_decay=0.3, head_lr=5.0)
+    groups = make_optimizer(training.loss, options).param_groups
+    names = {parameter: key for key, parameter in training.loss.network.named_parameters()}
+    seen = []
+    for group in groups:
+        for parameter in group["params"]:
+            key = names[parameter]
+            seen.append(key)
+            bare = parameter.ndim < 2 or key.endswith(("_token", "pos_embed", "_embedding"))
+            assert group["weight_decay"] == (0.0 if bare else 0.3), key
+            assert group["factor"] == (1.0 if key.startswith("backbone.") else 5.0), key
+    assert sorted(seen) == sorted(names.values())

@@ -1,0 +1,121 @@
+"""The losses of the paper: the main decoder's, and the auxiliary head's at each pause."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from paumer import build_model
+from paumer.criteria import entropy
+from paumer.training.losses import HeadsLoss, PausingLoss, PixelLoss
+
+
+@pytest.fixture
+def network(lively):
+    options = {"dropout": 0.0}
+    return lively(build_model("test_vit", "mask", 3, image_size=64, decoder_options=options))
+
+
+@pytest.fixture
+def loss(network):
+    return PausingLoss(network).train()
+
+
+@pytest.fixture
+def batch():
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randn(2, 3, 60, 64, generator=rng)
+    return images, torch.randint(0, 3, (2, 60, 64), generator=rng)
+
+
+def losses(loss, batch, text):
+    return loss(*batch, text, entropy)
+
+
+def test_the_main_loss_is_that_of_the_full_size_logits(loss, batch):
+    images, labels = batch
+    labels[0, :30] = 255
+    found = losses(loss, batch, "2:0.6")
+    logits = loss.network(images, "2:0.6").logits
+    expected = F.cross_entropy(logits, labels, ignore_index=255, reduction="sum")
+    assert found.main.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_without_a_pause_there_is_no_auxiliary_loss(loss, batch):
+    assert losses(loss, batch, "none").aux == 0
+    assert losses(loss, batch, "2:0.6").aux > 0
+
+
+def test_each_pause_has_its_auxiliary_loss(loss, batch):
+    first, both = (losses(loss, batch, text).aux for text in ("1:0.5", "1:0.5,3:0.5"))
+    second = losses(loss, batch, "3:0.5").aux
+    assert both > first
+    # The second one sees fewer patches, and those of the paused ones as they were before.
+    assert (both - first).item() != pytest.approx(second.item(), rel=1e-3)
+
+
+def test_paused_patches_are_not_learnt_from_again(loss, batch):
+    images, labels = batch
+    prediction = loss.network(images, "1:0.5,3:0.5", full_size=False)
+    first, second = prediction.stages
+    once = loss.aux_loss([first], prediction.grid, labels)
+    both = loss.aux_loss([first, second], prediction.grid, labels)
+    (alone,) = torch.autograd.grad(once, first.logits, retain_graph=True)
+    again, later = torch.autograd.grad(both, [first.logits, second.logits])
+    assert torch.allclose(again, alone)
+    assert later.abs().sum() > 0
+
+
+def test_pixels_count_by_their_class_and_not_without_a_label(network, batch):
+    _, labels = batch
+    labels[:, :10] = 255
+    plain = PixelLoss(network)
+    assert torch.equal(plain.pixel_weights(labels), (labels != 255).float())
+    weights = torch.tensor([0.5, 1.0, 2.0])
+    weighted = PixelLoss(network, weights)
+    expected = sum(weight * (labels == number) for number, weight in enumerate(weights))
+    assert torch.equal(weighted.pixel_weights(labels), expected)
+    logits = torch.zeros(2, 3, 4, 4)
+    mean = weighted.cross_entropy(logits, labels) / weighted.pixel_weights(labels).sum()
+    assert mean.item() == pytest.approx(torch.tensor(3.0).log().item(), rel=1e-5)
+    assert "class_weights" not in weighted.state_dict()
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_only_heads_learn_on_a_frozen_network(network, batch, own):
+    loss = HeadsLoss(network, own=own).train()
+    found = losses(loss, batch, "none")
+    assert found.aux == 0
+    found.main.backward()
+    learnt = {name for name, value in loss.named_parameters() if value.grad is not None}
+    heads = {name for name, value in loss.named_parameters() if value.requires_grad}
+    assert learnt == heads
+    if own:
+        depth = network.backbone.depth
+        assert heads == {f"heads.{n}.{kind}" for n in range(depth) for kind in ("weight", "bias")}
+        gradients = [head.weight.grad for head in loss.heads]
+        assert not torch.allclose(gradients[0], gradients[1])
+    else:
+        assert heads == {"network.aux_head.weight", "network.aux_head.bias"}
+
+
+def test_heads_learn_from_every_block(network, batch):
+    """The shared head's loss is the sum of those that heads of their own would have."""
+    images, labels = batch
+    shared = losses(HeadsLoss(network).train(), batch, "none").main
+    own = losses(HeadsLoss(network, own=True).train(), batch, "none").main
+    assert shared.item() == pytest.approx(own.item(), rel=1e-6)
+    padded = F.pad(images, (0, 0, 0, 4))
+    total = 0.0
+    for tokens in network.eval().each_block(padded):
+        logits = network.aux_head(tokens[:, 1:]).transpose(1, 2).unflatten(2, (4, 4))
+        full = F.interpolate(logits, (64, 64), mode="bilinear")[:, :, :60]
+        total += F.cross_entropy(full, labels, reduction="sum").item()
+    assert shared.item() == pytest.approx(total, rel=1e-5)
+
+
+def test_what_heads_learn_from_is_not_disturbed(lively, batch):
+    """No path is dropped in the frozen network, and nothing is noted in it."""
+    network = lively(build_model("test_vit", "mask", 3, image_size=64, drop_path=0.9))
+    loss = HeadsLoss(network).train()
+    first, again = (losses(loss, batch, "none").main.item() for _ in range(2))
+    assert first == again
