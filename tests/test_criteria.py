@@ -114,9 +114,9 @@ class TestRandom:
         for seed in (0, 1, 2**31):
             counts = torch.histc(criteria.random(seed)(logits, places), 10, 0, 1)
             assert ((counts - 2000).abs() < 200).all()
-        same_patch = [criteria.random(seed)(logits[:1, :1], PLACES) for seed in range(20_000)]
-        counts = torch.histc(torch.cat(same_patch), 10, 0, 1)
-        assert ((counts - 2000).abs() < 200).all()
+        same_patch = [criteria.random(seed)(logits[:1, :1], PLACES) for seed in range(500)]
+        counts = torch.histc(torch.cat(same_patch), 5, 0, 1)
+        assert ((counts - 100).abs() < 40).all()
 
     def test_neither_neighbouring_patches_nor_neighbouring_seeds_score_alike(self):
         logits, places = torch.zeros(1, 5000, 2), torch.arange(5000)[None]
