@@ -478,6 +478,7 @@ def fixed(unchecked, lively):
     return lambda *args, **options: Fixed(*args, **options).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "options"),
     [
@@ -495,6 +496,7 @@ def test_it_exports_and_says_the_same(fixed, text, options):
         assert torch.allclose(exported(-images), model(-images), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_one_export_serves_all_ratios(fixed, unchecked):
     model = fixed("none", 3).model
     parse = unchecked("paumer.mode").Mode.parse
@@ -512,6 +514,7 @@ def test_one_export_serves_all_ratios(fixed, unchecked):
             assert torch.equal(paused, own.paused_after())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", FIXED[-2:])
 def test_it_compiles_without_a_graph_break(fixed, text):
     _compare_compiled(fixed(text), "aot_eager")

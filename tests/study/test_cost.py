@@ -144,6 +144,7 @@ def test_measuring_fills_the_table(model, batch):
         assert again.seconds(mode) == found.seconds(mode)
 
 
+@pytest.mark.slow
 def test_pausing_by_each_criterion_is_timed(model, monkeypatch):
     """Each at every step of the ladder, on the grid of the images, where it alone takes long."""
     named, protecting, grids = criteria.named, criteria.protecting, set()
