@@ -105,7 +105,6 @@ def test_the_seed_decides_everything(tiny, whole, tmp_path):
     assert not torch.equal(tensors(whole)["aux_head.weight"], tensors(other)["aux_head.weight"])
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_three_times_and_resumed_equals_undisturbed(tiny, whole, tmp_path):
     out, dice = tmp_path / "run", random.Random(3)
@@ -129,7 +128,6 @@ def test_killed_three_times_and_resumed_equals_undisturbed(tiny, whole, tmp_path
     assert (out / "metrics.csv").read_text() == (whole / "metrics.csv").read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_sigterm_saves_and_says_how_to_resume(tiny, whole, tmp_path, monkeypatch, workers):
     out = tmp_path / "run"
@@ -153,7 +151,6 @@ def test_sigterm_saves_and_says_how_to_resume(tiny, whole, tmp_path, monkeypatch
     assert_equal(tensors(run.resume(out)), tensors(whole))
 
 
-@pytest.mark.slow
 def test_two_processes_do_what_one_does(tiny, tmp_path, two_processes):
     plain = replace(
         tiny, drop_path=0.0, dropout=0.0, steps=5, criterion="random", optimizer="sgd", lr=1e-3
