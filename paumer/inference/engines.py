@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -13,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from paumer.disk import cache_directory
-from paumer.inference.exported import ExportInfo, Runner, check_exportable, open_onnx
+from paumer.inference.exported import FORMAT, ExportInfo, Runner, check_exportable, open_onnx
 from paumer.mode import Mode
 from paumer.model.directory import fingerprint
 from paumer.model.segmenter import GivenCriteria, PausingSegmenter, pad_to_patches
@@ -107,9 +108,10 @@ class ExportedEngine:
         self.directory = directory or cache_directory() / "exports"
         assert network.config
         shape = json.dumps(network.config.to_json(), sort_keys=True)
-        key = f"{fingerprint(network.state_dict())} {shape}"
+        key = f"{FORMAT} {fingerprint(network.state_dict())} {shape}"
         self._name = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
         self._open: dict[tuple[tuple[int, int], Mode], tuple[ExportInfo, Runner]] = {}
+        self._lock = Lock()  # The exporter traces one network at a time.
 
     def answers(
         self, images: Float[Tensor, "b 3 h w"], modes: Sequence[Mode], given: GivenCriteria
@@ -129,13 +131,14 @@ class ExportedEngine:
             usual = [block for block in (3, 5, 7) if block < self.network.backbone.depth]
             blocks = usual if set(mode.pause.blocks) <= set(usual) else mode.pause.blocks
             mode = replace(mode, pause=PauseConfig(tuple((block, 0.5) for block in blocks)))
-        if (size, mode) not in self._open:
-            kind = f"{'-dial' * dial}{'.int8' * (self.runtime == 'onnx-int8')}"
-            path = self.directory / f"{self._name}-{size[1]}x{size[0]}-{mode.slug}{kind}.onnx"
-            if not path.is_file():
-                self.export(self.network, path, size, mode, dial, self.runtime == "onnx-int8")
-            self._open[size, mode] = open_onnx(path, self.runtime, self.threads, fused=True)
-        return self._open[size, mode]
+        with self._lock:
+            if (size, mode) not in self._open:
+                kind = f"{'-dial' * dial}{'.int8' * (self.runtime == 'onnx-int8')}"
+                path = self.directory / f"{self._name}-{size[1]}x{size[0]}-{mode.slug}{kind}.onnx"
+                if not path.is_file():
+                    self.export(self.network, path, size, mode, dial, self.runtime == "onnx-int8")
+                self._open[size, mode] = open_onnx(path, self.runtime, self.threads, fused=True)
+            return self._open[size, mode]
 
 
 def make_engine(

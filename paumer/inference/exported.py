@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 Runner = Callable[[Float[np.ndarray, "b 3 h w"], list[int]], tuple[np.ndarray, np.ndarray]]
 """Images and how many patches continue, in; logits and the block each patch paused after, out."""
+
+
+FORMAT = "paumer 2"
+"""What files say of themselves is written in this way."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +73,13 @@ class ExportInfo:
     def to_json(self) -> str:
         """As text, for the file's metadata."""
         values = {**vars(self), "mode": str(self.mode), "blocks": self.blocks}
-        return json.dumps({"format": "paumer 2", **values})
+        return json.dumps({"format": FORMAT, **values})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """What ``to_json`` wrote."""
         values = json.loads(text)
-        if values.get("format") != "paumer 2":
+        if values.get("format") != FORMAT:
             raise ValueError("it was exported by another version of paumer: export it again")
         height, width = values["size"]
         mode = Mode.parse(values["mode"])
@@ -143,14 +148,15 @@ def _open_openvino(path: Path, threads: int | None) -> tuple[ExportInfo, Runner]
     if threads:
         settings["INFERENCE_NUM_THREADS"] = threads
     compiled = openvino.Core().compile_model(str(path), "CPU", settings)
-    request = compiled.create_infer_request()
+    request, lock = compiled.create_infer_request(), Lock()
 
     def run(images: np.ndarray, kept: list[int]) -> tuple[np.ndarray, np.ndarray]:
         feed: dict[str, Any] = {"images": images}
         if info.dial:
             feed["kept"] = np.asarray(kept, np.int64)
-        results = request.infer(feed)
-        return results["logits"], results["paused_after"]
+        with lock:  # The next run writes over what this one gave.
+            results = request.infer(feed)
+            return results["logits"].copy(), results["paused_after"].copy()
 
     return info, run
 
