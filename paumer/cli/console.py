@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,6 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from paumer.disk import replace_file
+
+if TYPE_CHECKING:
+    from paumer.cli.options import TilingOptions
+    from paumer.inference.tiles import Inference
 
 LOG_EVERY = 60.0
 """Seconds between lines of progress where there is no terminal."""
@@ -47,6 +52,14 @@ def above_zero(number: float, name: str) -> float:
     if not 0 < number < math.inf:
         raise ValueError(f"{name} is {number:g}: give a number above 0")
     return number
+
+
+def tiling(options: "TilingOptions") -> "Inference":
+    """How images are cut, repeated and batched."""
+    from paumer.inference.tiles import Inference
+
+    names = ("window", "stride", "scales", "flip", "batch")
+    return Inference(**{name: getattr(options, name) for name in names})
 
 
 def pick_device(name: str) -> str:

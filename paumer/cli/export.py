@@ -30,8 +30,12 @@ def export(options: ExportOptions) -> None:
     from paumer.inference.exported import open_onnx, open_program
     from paumer.pause_config import PauseConfig
 
-    if options.out.exists():
-        raise ValueError(f'"{options.out}" exists: name another --out')
+    script = options.out.with_suffix(".py")
+    if options.out == script:
+        raise ValueError(f'"{script}" is where its script goes: name another --out, as m.onnx')
+    for path in (options.out, script):
+        if path.exists():
+            raise ValueError(f'"{path}" exists: name another --out')
     predictor = load(options.model)
     network, size = predictor.network, predictor.config.image_size
     if options.input is not None:
@@ -67,7 +71,6 @@ def export(options: ExportOptions) -> None:
     modes = ", ".join(str(replace(mode, pause=pause)) for pause in pauses)
     say(f"agrees with the network on {worst:.3%} of the patches of {len(images)} images ({modes})")
     if not program:
-        script = options.out.with_suffix(".py")
         script.write_text(USE_SCRIPT.format(file=options.out.name), "utf-8")
         say(f"use it as in {script}")
 

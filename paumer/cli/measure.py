@@ -18,6 +18,7 @@ from paumer.cli.console import (
     pick_device,
     progress_bar,
     say,
+    tiling,
     write_csv,
     write_json,
     write_jsonl,
@@ -36,19 +37,12 @@ def evaluate(options: EvaluateOptions = EvaluateOptions()) -> None:  # noqa: B00
 
     Started by torchrun, every process counts its share.
     """
-    from paumer.inference.tiles import Inference
     from paumer.mode import parse_modes
     from paumer.study.accuracy import evaluate as count
 
     predictor, dataset, places = _open(options)
     modes = parse_modes(options.mode, predictor.modes)
-    how = Inference(
-        window=options.window,
-        stride=options.stride,
-        scales=options.scales,
-        flip=options.flip,
-        batch=options.batch,
-    )
+    how = tiling(options)
     with _processes() as (shard, gather):
         with progress_bar("counting") as update:
             tallies = count(predictor, dataset, modes, how, places, update, options.by_size, shard)

@@ -10,6 +10,7 @@ from paumer.cli.console import (
     pick_device,
     progress_bar,
     say,
+    tiling,
 )
 from paumer.cli.options import PredictOptions
 
@@ -32,7 +33,6 @@ def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None: 
     from paumer.api import load
     from paumer.inference.jobs import Job
     from paumer.inference.sources import find_sources
-    from paumer.inference.tiles import Inference
 
     if not sources:
         raise ValueError("nothing to segment: name a picture, a folder or a video")
@@ -45,13 +45,7 @@ def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None: 
     if threads is not None:
         torch.set_num_threads(at_least_one(threads, "threads"))
     predictor = load(options.model, device, options.engine, threads)
-    how = Inference(
-        window=options.window,
-        stride=options.stride,
-        scales=options.scales,
-        flip=options.flip,
-        batch=options.batch,
-    )
+    how = tiling(options)
     mode, governor = predictor.mode(options.mode), _governor(predictor, options)
     job = Job(predictor, mode, options.out, how, options.save, governor)
     pictures = [source for source in found if not source.is_video]

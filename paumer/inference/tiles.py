@@ -126,15 +126,6 @@ def _strip(
     return (matrix @ tile[needed].flatten(1)).view(len(down), *tile.shape[1:])
 
 
-def full_logits(
-    coarse: Float[Tensor, "classes gh gw"],
-    down: Float[Tensor, "h gh"],
-    across: Float[Tensor, "w gw"],
-) -> Float[Tensor, "classes h w"]:
-    """Logits of every pixel at once: for small pictures."""
-    return down @ coarse @ across.T
-
-
 def side_by_side(grids: Sequence[Sequence[Tensor]]) -> Tensor:
     """Grids of windows, row by row, as one large grid."""
     return torch.cat([torch.cat(list(row), -1) for row in grids], -2)

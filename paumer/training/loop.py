@@ -121,12 +121,13 @@ class Training:
             "optimizer": self.optimizer.state_dict(),
         }
 
-    def restore(self, step: int, state: Mapping[str, Any]) -> None:
+    def restore(self, step: int, state: Mapping[str, object]) -> None:
         """Continue from a state that was saved after ``step`` steps."""
-        self.loss.network.load_state_dict(state["network"])
+        known: dict[str, Any] = dict(state)
+        self.loss.network.load_state_dict(known["network"])
         if isinstance(self.loss, HeadsLoss) and self.loss.heads:
-            self.loss.heads.load_state_dict(state["heads"])
-        self.optimizer.load_state_dict(state["optimizer"])
+            self.loss.heads.load_state_dict(known["heads"])
+        self.optimizer.load_state_dict(known["optimizer"])
         self.step = step
 
     @contextmanager

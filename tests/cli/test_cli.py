@@ -287,3 +287,15 @@ def test_every_recipe_is_understood(tmp_path, monkeypatch):
         assert isinstance(options, TrainOptions)
         assert options.steps != TrainOptions().steps
         app["train"].config = ()
+
+
+def test_export_overwrites_neither_a_file_nor_the_script_beside_it(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.py").write_text("precious = 1")
+    for out, reason in (("mine.onnx", "mine.py"), ("other.py", "is where its script goes")):
+        monkeypatch.setattr(sys, "argv", ["paumer", "export", "--out", str(tmp_path / out)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert end.value.code == 2
+        assert reason in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]
+    assert (tmp_path / "mine.py").read_text() == "precious = 1"

@@ -1,6 +1,7 @@
 """Whatever runs the network, the labels are the same."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from paumer import Mode, Predictor, build_model
 from paumer.exporting.onnx import export_onnx
 from paumer.inference.engines import TorchEngine, make_engine
+from paumer.scenes.scene import scene
 
 MODES = ("3:0.4", "3:0.4,5:0.4")
 
@@ -113,3 +115,21 @@ def test_torch_answers_as_the_network_does_and_can_be_stopped(small_model):
         list(TorchEngine(network, stop).answers(pixels, modes, {}))
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
+
+
+@pytest.mark.slow
+def test_threads_share_an_exported_engine(unchecked, tmp_path):
+    pytest.importorskip("openvino")
+    api = unchecked("paumer.api")
+    engines, onnx = unchecked("paumer.inference.engines"), unchecked("paumer.exporting.onnx")
+    predictor = api.load("street-tiny")
+    made = engines.make_engine("openvino", predictor.network, 1, onnx.export_onnx, tmp_path)
+    predictor.engine = made
+    image, modes = scene(3, (96, 64))[0], ["none", "3:0.4", "3:0.2,5:0.3"]
+    with ThreadPoolExecutor(3) as pool:  # All of them meet a new size and mode at once.
+        list(pool.map(lambda _: predictor.predict(image, "3:0.4"), range(3)))
+        alone = {mode: predictor.predict(image, mode).labels for mode in modes}
+        found = pool.map(
+            lambda i: (i % 3, predictor.predict(image, modes[i % 3]).labels), range(60)
+        )
+        assert all(np.array_equal(labels, alone[modes[number]]) for number, labels in found)
