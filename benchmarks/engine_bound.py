@@ -27,7 +27,7 @@ modes = ("none", "3:0.4", "3:0.4,5:0.4,7:0.4")
 left, right = torch.randn(2, 1536, 1536)
 work = {"matrix product": (1536**3, lambda: left @ right)}
 for mode in modes:
-    macs = network.multiply_adds((512, 512), mode)
+    macs = network.macs((512, 512), mode)
     work[mode] = macs, lambda mode=mode: network(image, mode, full_size=False)
 
 best = dict.fromkeys(work, float("inf"))

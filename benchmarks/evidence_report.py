@@ -15,7 +15,7 @@ from pathlib import Path
 
 from reading import Results, difference, in_words, mean, spread, stages, table
 
-from paumer.measurement import baseline, skyline
+from paumer.measurement import baseline, pareto_front
 from paumer.pause_config import PAPER_CONFIGS
 from paumer.study.paper_figures import draw_tradeoff
 from paumer.study.tradeoff import Budget, choose, spline_table
@@ -117,12 +117,10 @@ if speed:
     }
     reference = baseline(results.mean_measurements("plain", split, speed))
     series = {name: items for name, items in series.items() if len(items) > 1}
-    draw_tradeoff(
-        series, arguments.out / f"tradeoff-{split}", reference=reference, only_skyline=True
-    )
+    draw_tradeoff(series, arguments.out / f"tradeoff-{split}", reference=reference, only_front=True)
     for name, items in series.items():
         # The unpaused one counts also where a faster one is better.
-        columns = spline_table([baseline(items), *skyline(items)], reference)
+        columns = spline_table([baseline(items), *pareto_front(items)], reference)
         values = ["" if (d := c.difference) is None else f"{100 * d:+.2f}" for c in columns]
         table([name, *(f"{c.speed_up:.2f}x" for c in columns)], [["points", *values]])
     print(f"wrote {arguments.out}/tradeoff-{split}.png and .svg")

@@ -59,7 +59,7 @@ with tempfile.TemporaryDirectory() as folder:
     steps = 12 * arguments.kills
     options = ["--data", make_data(root / "data"), "--backbone", "test_vit", "--init", "none"]
     options += ["--ranges", "2-4:0.2-0.8", "--crop", "32", "--batch", "4", "--steps", steps]
-    options += ["--val-every", 10**6, "--val-mode", "none", "--val-pictures", 1]
+    options += ["--val-every", 10**6, "--val-mode", "none", "--val-images", 1]
     options += ["--save-every", 1, "--workers", 0, "--accelerator", "cpu"]
     whole = start(*options, "--out", root / "whole")
     if whole.wait():

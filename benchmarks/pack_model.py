@@ -29,7 +29,7 @@ parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("run", type=Path)
 parser.add_argument("--name", default="street-tiny")
 parser.add_argument("--data", nargs="*", default=[])
-parser.add_argument("--pictures", type=int, default=100)
+parser.add_argument("--limit", type=int, default=100)
 arguments = parser.parse_args()
 
 torch.set_num_threads(1)
@@ -52,7 +52,7 @@ def rows(predictor: Predictor, spec: str, split: str):
             "point": name,
             "mode": str(mode),
             "data": f"{dataset.name} {split}",
-            "pictures": len(tally.pictures),
+            "images": len(tally.images),
             "miou": tally.miou,
             "miou_low": low,
             "miou_high": high,
@@ -82,7 +82,7 @@ def table(lines, points):
         "| --- | --- | --- | --: | --: | --- |",
     ]
     for row in lines:
-        data, mode = f"{row['data']}, {row['pictures']} images", f"`{row['mode']}`"
+        data, mode = f"{row['data']}, {row['images']} images", f"`{row['mode']}`"
         speed = f"{speed_up(points[row['point']]):.2f}x"
         interval = f"{100 * row['miou_low']:.2f} to {100 * row['miou_high']:.2f}"
         rows.append(
@@ -107,12 +107,12 @@ def class_table(lines):
 if arguments.data:
     predictor = load(directory)
     joined = open_dataset("+".join(arguments.data), "val")
-    places = np.linspace(0, len(joined) - 1, min(len(joined), arguments.pictures)).round()
+    indices = np.linspace(0, len(joined) - 1, min(len(joined), arguments.limit)).round()
     modes = parse_modes(["none", *(f"{stages} {WORDS}" for stages in CANDIDATES)])
     settings = SpeedSettings(threads=1, rounds=20)
     speeds = time_modes(predictor, joined[0].image, modes, settings)
     print("timed")
-    tallies = evaluate(predictor, joined, modes, inference, places.astype(int).tolist())
+    tallies = evaluate(predictor, joined, modes, inference, indices.astype(int).tolist())
     data = f"{joined.name} val"
     found = describe(predictor, modes, tallies, joined[0].labels.shape, data, inference)
     for item in found:

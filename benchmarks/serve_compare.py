@@ -174,7 +174,7 @@ def nginx(ports):
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        places = " ".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
+        temp_paths = " ".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
         text = NGINX_CONF.read_text("utf-8")
         for old, new in {
             "127.0.0.1:8001": f"127.0.0.1:{ports[0]}",
@@ -182,7 +182,7 @@ def nginx(ports):
             "127.0.0.1:8000": f"127.0.0.1:{port}",
             "/tmp/nginx-paumer.pid": f"{folder}/pid",
             "worker_processes auto": "daemon off; worker_processes 1",
-            "http {": f"http {{ {places}",
+            "http {": f"http {{ {temp_paths}",
         }.items():
             assert old in text
             text = text.replace(old, new)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from reading import Results, mean, table
 
-from paumer.measurement import baseline, skyline
+from paumer.measurement import baseline, pareto_front
 from paumer.study.paper_figures import draw_tradeoff
 from paumer.study.tradeoff import spline
 
@@ -42,7 +42,7 @@ def speeds(study, file):
 def lost(items, none, base):
     """Points below the base at each speed-up, as text."""
     # The unpaused one counts also where a faster one is better.
-    best = [none, *(item for item in skyline(items) if item.mode.pause)]
+    best = [none, *(item for item in pareto_front(items) if item.mode.pause)]
     points = [(item.images_per_second / none.images_per_second, item.miou) for item in best]
     values = [spline(points, speed) for speed in SPEEDS]
     return ["" if value is None else f"{100 * value - base:+.2f}" for value in values]

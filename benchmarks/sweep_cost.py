@@ -23,7 +23,7 @@ from paumer.study.grids import grid
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--grid", choices=["paper", "one", "two"], default="paper")
-parser.add_argument("--images", type=int, default=10)
+parser.add_argument("--limit", type=int, default=10)
 parser.add_argument("--size", type=int, default=512)
 parser.add_argument("--threads", type=int, default=1)
 arguments = parser.parse_args()
@@ -50,7 +50,7 @@ class Noise:
 
 size = (arguments.size, arguments.size)
 together = alone = 0.0
-for number in range(arguments.images):
+for number in range(arguments.limit):
     noise = np.random.default_rng(number)
     image = noise.integers(0, 256, (*size, 3), np.uint8)
     samples = [Sample(str(number), image, noise.integers(0, 19, size).astype(np.uint8))]
@@ -72,13 +72,13 @@ for number in range(arguments.images):
         flush=True,
     )
 
-whole = sum(network.multiply_adds(size, mode) for mode in modes)
+whole = sum(network.macs(size, mode) for mode in modes)
 with torch.utils.flop_counter.FlopCounterMode(display=False) as counter, torch.inference_mode():
     images = torch.randn(1, 3, *size)
     for _ in network.forward_many(images, modes):
         pass
 print(
-    f"{arguments.grid}: {len(modes)} modes, {arguments.images} images: "
+    f"{arguments.grid}: {len(modes)} modes, {arguments.limit} images: "
     f"{together / alone:.3f} of the time of one by one, "
     f"{counter.get_total_flops() / 2 / whole:.3f} of the MACs"
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from paumer import Measurement, load
 from paumer.data.datasets import open_dataset
 from paumer.inference.points import write_points
-from paumer.measurement import skyline
+from paumer.measurement import pareto_front
 from paumer.model.directory import find_model
 from paumer.study.speed import SpeedSettings
 from paumer.study.tradeoff import Budget
@@ -46,7 +46,7 @@ def main() -> None:
     tuned = tune(predictor, dataset, budget, arguments.out, settings=settings)
 
     print(f"{len(tuned.evaluated)} modes evaluated; their Pareto front:")
-    for item in skyline(tuned.evaluated):
+    for item in pareto_front(tuned.evaluated):
         print(f"  {describe(item)}")
     # The finalists were timed in turns on this machine, and the choice is made on those times.
     verdict = "chosen" if tuned.met else "nothing meets it; the nearest is"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from paumer import PauseConfig
 from paumer.criteria import entropy
-from paumer.pausing import assemble, choose, going_on, pause, rows_of
+from paumer.pausing import assemble, choose, keep_count, pause, rows_of
 
 
 def forward_pausing(
@@ -28,16 +28,16 @@ def forward_pausing(
     """
     tokens = vit.norm_pre(vit._pos_embed(vit.patch_embed(images)))
     prefix, patches = vit.num_prefix_tokens, tokens.shape[1] - vit.num_prefix_tokens
-    places = torch.arange(len(images) * patches, device=images.device).view(len(images), patches)
+    indices = torch.arange(len(images) * patches, device=images.device).view(len(images), patches)
     ratios, stages = dict(config.stages), list[tuple[Tensor, Tensor]]()
     for number, block in enumerate(vit.blocks, 1):
         tokens = block(tokens)
         if isinstance(ratio := ratios.get(number), float):
-            score = entropy(head(tokens[:, prefix:]), places)
-            kept = choose(score, going_on(score.shape[1], ratio))
+            score = entropy(head(tokens[:, prefix:]), indices)
+            kept = choose(score, keep_count(score.shape[1], ratio))
             rows = rows_of(kept, tokens.shape[1], prefix)
             stages.append((tokens, rows))
-            tokens, places = pause(tokens, rows), places.gather(1, kept)
+            tokens, indices = pause(tokens, rows), indices.gather(1, kept)
     whole: Tensor = vit.norm(assemble(tokens, stages))
     return whole
 

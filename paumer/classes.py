@@ -50,7 +50,7 @@ def distinct_colours(count: int) -> tuple[Colour, ...]:
 
 
 def paint(labels: NDArray[np.integer], class_set: ClassSet) -> NDArray[np.uint8]:
-    """An RGB picture of a label map; the ignore label, and any label without a class, is black."""
+    """An RGB image of a label map; the ignore label, and any label without a class, is black."""
     if labels.size and (labels.min() < 0 or labels.max() > 65535):
         raise ValueError(
             f"cannot paint labels from {labels.min()} to {labels.max()}: "
@@ -78,7 +78,7 @@ _CAMVID = {
 }
 CAMVID = ClassSet(tuple(_CAMVID), tuple(_CAMVID.values()))
 
-# name: (train colour, id in the labelIds pictures), in the order of the train ids
+# name: (train colour, id in the labelIds images), in the order of the train ids
 _CITYSCAPES = {
     "road": ((128, 64, 128), 7),
     "sidewalk": ((244, 35, 232), 8),
@@ -112,7 +112,7 @@ def _cityscapes_train_ids() -> NDArray[np.uint8]:
 
 
 CITYSCAPES_TRAIN_IDS = _cityscapes_train_ids()
-"""Train id of every value of a `labelIds` picture: `CITYSCAPES_TRAIN_IDS[label_ids]`."""
+"""Train id of every value of a `labelIds` image: `CITYSCAPES_TRAIN_IDS[label_ids]`."""
 
 _ADE20K_NAMES = """
 wall, building, sky, floor, tree, ceiling, road, bed, windowpane, grass, cabinet, sidewalk, person,

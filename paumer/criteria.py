@@ -1,4 +1,4 @@
-"""Who still needs work: functions of one signature, ``score(logits, places)``, higher goes on.
+"""Who still needs work: functions of one signature, ``score(logits, places)``, higher continues.
 
 ``logits`` are the auxiliary head's. ``places`` number the patches over the whole batch (see
 ``pausing.Stage``), so that a criterion can look up what it knows of a patch. ``named`` gives
@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 Logits = Float[Tensor, "b n classes"]
-Places = Int[Tensor, "b n"]
+PatchIndex = Int[Tensor, "b n"]
 Score = Float[Tensor, "b n"]
-Criterion = Callable[[Logits, Places], Score]
+Criterion = Callable[[Logits, PatchIndex], Score]
 
 
-def entropy(logits: Logits, places: Places) -> Score:
+def entropy(logits: Logits, patch_index: PatchIndex) -> Score:
     """Posterior entropy in nats: the paper's criterion (equation 4)."""
     log_p = logits.float().log_softmax(-1)
     return -(log_p.exp() * log_p).sum(-1)
@@ -33,9 +33,9 @@ def random(seed: int, first: int = 0) -> Criterion:
     """
     offset = (seed * 0xBF58476D1CE4E5B9 + (1 << 63)) % (1 << 64) - (1 << 63)
 
-    def score(logits: Logits, places: Places) -> Score:
+    def score(logits: Logits, patch_index: PatchIndex) -> Score:
         # The finaliser of splitmix64, in wrapping 64-bit arithmetic.
-        number = (places + first + 1) * -7046029254386353131 + offset
+        number = (patch_index + first + 1) * -7046029254386353131 + offset
         for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
             number = (number ^ _shifted(number, shift)) * factor
         return _shifted(number ^ _shifted(number, 31), 40).float() / 2**24
@@ -46,12 +46,12 @@ def random(seed: int, first: int = 0) -> Criterion:
 def protecting(criterion: Criterion, classes: Sequence[int]) -> Criterion:
     """A criterion by which patches that look like some classes pause after all others."""
 
-    def score(logits: Logits, places: Places) -> Score:
+    def score(logits: Logits, patch_index: PatchIndex) -> Score:
         found = logits.argmax(-1)
         held = torch.zeros_like(found, dtype=torch.bool)
         for number in classes:
             held |= found == number
-        return criterion(logits, places) + 1000 * held
+        return criterion(logits, patch_index) + 1000 * held
 
     return score
 
@@ -62,44 +62,44 @@ def neighbours(grid: tuple[int, int]) -> Criterion:
     ``grid`` is how many patches an image has down and across. Paused patches do not count.
     """
 
-    def score(logits: Logits, places: Places) -> Score:
-        own = entropy(logits, places)
-        total = F.avg_pool2d(_laid_out(own, places, grid), 3, 1, 1)
-        count = F.avg_pool2d(_laid_out(torch.ones_like(own), places, grid), 3, 1, 1)
-        return _gathered(total, places) / _gathered(count, places) + own / 1000
+    def score(logits: Logits, patch_index: PatchIndex) -> Score:
+        own = entropy(logits, patch_index)
+        total = F.avg_pool2d(_laid_out(own, patch_index, grid), 3, 1, 1)
+        count = F.avg_pool2d(_laid_out(torch.ones_like(own), patch_index, grid), 3, 1, 1)
+        return _gathered(total, patch_index) / _gathered(count, patch_index) + own / 1000
 
     return score
 
 
 def _laid_out(
-    values: Float[Tensor, "b n"], places: Int[Tensor, "b n"], grid: tuple[int, int]
+    values: Float[Tensor, "b n"], patch_index: Int[Tensor, "b n"], grid: tuple[int, int]
 ) -> Float[Tensor, "b 1 down across"]:
     """The values of patches where they lie in their images, zero elsewhere."""
     patches = grid[0] * grid[1]
     canvas = values.new_zeros((values.shape[0], patches))
-    return canvas.scatter(1, places % patches, values).view(-1, 1, *grid)
+    return canvas.scatter(1, patch_index % patches, values).view(-1, 1, *grid)
 
 
 def _gathered(
-    values: Float[Tensor, "b 1 down across"], places: Int[Tensor, "b n"]
+    values: Float[Tensor, "b 1 down across"], patch_index: Int[Tensor, "b n"]
 ) -> Float[Tensor, "b n"]:
     """The values at the places of patches."""
     flat = values.flatten(1)
-    return flat.gather(1, places % flat.shape[1])
+    return flat.gather(1, patch_index % flat.shape[1])
 
 
 def _shifted(number: Int[Tensor, "*s"], bits: int) -> Int[Tensor, "*s"]:
     return (number >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def oracle(labels: Integer[Tensor, "pictures patches"], ignore: int = 255) -> Criterion:
+def oracle(labels: Integer[Tensor, "images patches"], ignore: int = 255) -> Criterion:
     """A criterion that knows the true class of every patch: what is already right pauses first.
 
     Patches to be ignored pause before all others. This is the upper bound of section 3.1.
     """
 
-    def score(logits: Logits, places: Places) -> Score:
-        truth = labels.to(places.device).flatten()[places].long()
+    def score(logits: Logits, patch_index: PatchIndex) -> Score:
+        truth = labels.to(patch_index.device).flatten()[patch_index].long()
         known = truth != ignore
         truth = torch.where(known, truth, 0)
         p_truth = logits.float().softmax(-1).gather(-1, truth.unsqueeze(-1)).squeeze(-1)
@@ -114,7 +114,7 @@ def patch_labels(
 ) -> Int[Tensor, "b patches"]:
     """The commonest label of every patch, in reading order; ``ignore`` where nothing is labelled.
 
-    The picture is padded with ``ignore`` to whole patches. Equal counts go to the lower label.
+    The image is padded with ``ignore`` to whole patches. Equal counts go to the lower label.
     """
     height, width = labels.shape[1:]
     down, right = -height % patch[0], -width % patch[1]

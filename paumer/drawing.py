@@ -32,10 +32,10 @@ _MARGIN, _GAP, _SWATCH = 20, 16, 16
 
 
 def overlay(image: Picture, painted: Picture, alpha: float = 0.5) -> Picture:
-    """The picture under its painted labels: 0 shows the picture alone, 1 the labels alone."""
+    """The image under its painted labels: 0 shows the image alone, 1 the labels alone."""
     if image.shape != painted.shape:
         raise ValueError(
-            f"cannot lay labels of {painted.shape[1]}x{painted.shape[0]} over a picture of "
+            f"cannot lay labels of {painted.shape[1]}x{painted.shape[0]} over an image of "
             f"{image.shape[1]}x{image.shape[0]}: both must have the same size"
         )
     if not 0 <= alpha <= 1:
@@ -78,7 +78,7 @@ def with_legend(
     colours: Sequence[Colour],
     shares: Sequence[float] | None = None,
 ) -> Image.Image:
-    """The picture with the legend of its classes below, in as many columns as fit."""
+    """The image with the legend of its classes below, in as many columns as fit."""
     image = _as_image(picture)
     texts = ["100.0%"] * len(names) if shares is not None else [""] * len(names)
     columns = max(1, (image.width + _GAP) // (_entry_width(names, texts) + _GAP))
@@ -96,14 +96,14 @@ def contact_sheet(
     captions: Sequence[str] | None = None,
     width: int = 240,
 ) -> Image.Image:
-    """Pictures on one sheet, each beside its painted labels if it has any, `width` pixels wide."""
+    """Images on one sheet, each beside its painted labels if it has any, `width` pixels wide."""
     if not pairs or columns < 1 or width < 16:
         raise ValueError(
-            f"cannot lay out {len(pairs)} pictures of width {width} in {columns} columns: "
-            f"give at least one picture, one column and 16 pixels"
+            f"cannot lay out {len(pairs)} images of width {width} in {columns} columns: "
+            f"give at least one image, one column and 16 pixels"
         )
     if captions is not None and len(captions) != len(pairs):
-        raise ValueError(f"{len(captions)} captions for {len(pairs)} pictures: give one for each")
+        raise ValueError(f"{len(captions)} captions for {len(pairs)} images: give one for each")
     columns = min(columns, len(pairs))
     rows = -(-len(pairs) // columns)
     tall = max(max(1, round(width * p.shape[0] / p.shape[1])) for p, _ in pairs)
@@ -140,7 +140,7 @@ def write_image(path: str | Path, picture: Picture | Image.Image) -> None:
     path = Path(path)
     if path.suffix.lower() not in _WRITERS:
         raise ValueError(
-            f'cannot write "{path}": "{path.suffix}" is no known kind of picture. '
+            f'cannot write "{path}": "{path.suffix}" is no known kind of image. '
             f"Use one of {', '.join(_WRITERS)}"
         )
     kind, options = _WRITERS[path.suffix.lower()]
@@ -160,7 +160,7 @@ def write_mask(path: str | Path, labels: NDArray[np.integer], class_set: ClassSe
 
 
 def mask_image(labels: NDArray[np.integer], class_set: ClassSet) -> Image.Image:
-    """Labels as a palette picture: it holds the class ids and shows the class colours."""
+    """Labels as a palette image: it holds the class ids and shows the class colours."""
     if labels.size and not 0 <= labels.min() <= labels.max() <= 255:
         raise ValueError(
             f"cannot make a mask of labels from {labels.min()} to {labels.max()}: "

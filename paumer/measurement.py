@@ -18,7 +18,7 @@ class Measurement:
     adds time; ``latency_ms`` is the median and ``latency_ms_p95`` the 95th percentile of a batch.
     ``mac_ratio`` is the theoretical speed-up, by MACs alone. ``predicted`` says that the speed was
     computed from a cost table, not timed. ``data`` names the data set and split of the mIoU and its
-    ``pictures``; ``where`` and ``when`` say on what the speed was measured, and ``engine`` what ran
+    ``images``; ``where`` and ``when`` say on what the speed was measured, and ``engine`` what ran
     the network.
     """
 
@@ -31,14 +31,14 @@ class Measurement:
     speed_up: float | None = None
     mac_ratio: float | None = None
     gmacs: float | None = None
-    pausing_share: float | None = None
+    pausing_ratio: float | None = None
     peak_memory_mb: float | None = None
     miou: float | None = None
     miou_low: float | None = None
     miou_high: float | None = None
     pixel_accuracy: float | None = None
     mean_accuracy: float | None = None
-    pictures: int | None = None
+    images: int | None = None
     data: str | None = None
     where: str | None = None
     when: str | None = None
@@ -52,7 +52,7 @@ class Measurement:
     @classmethod
     def from_json(cls, values: Mapping[str, object]) -> Self:
         """The measurement written by ``to_json``, or by paumer 0.1."""
-        known: dict[str, Any] = dict(values)
+        known: dict[str, Any] = {_RENAMED.get(name, name): v for name, v in values.items()}
         if "mode" in known:
             return cls(**{**known, "mode": Mode.parse(known["mode"])})
         mode = Mode(
@@ -72,10 +72,11 @@ def join(accuracy: Measurement, speed: Measurement) -> Measurement:
     return replace(accuracy, **{name: value for name, value in known.items() if value is not None})
 
 
-_ACCURACY = ("miou", "miou_low", "miou_high", "pixel_accuracy", "mean_accuracy", "pictures", "data")
+_RENAMED = {"pictures": "images", "pausing_share": "pausing_ratio"}
+_ACCURACY = ("miou", "miou_low", "miou_high", "pixel_accuracy", "mean_accuracy", "images", "data")
 
 
-def per_picture(item: Measurement, windows: int, unpaused: int | None = None) -> Measurement:
+def per_image(item: Measurement, windows: int, unpaused: int | None = None) -> Measurement:
     """The speed for images of so many windows each, when that of single windows was measured.
 
     ``unpaused`` is how many windows they have without pausing (default: as many).
@@ -101,7 +102,7 @@ def read_measurements(path: Path) -> list[Measurement]:
     return found
 
 
-def skyline(measurements: Sequence[Measurement]) -> list[Measurement]:
+def pareto_front(measurements: Sequence[Measurement]) -> list[Measurement]:
     """Those that no other one beats in both speed and mIoU, from slow to fast."""
     best: list[Measurement] = []
     for item in sorted(measurements, key=lambda m: (-speed_of(m), -miou_of(m))):

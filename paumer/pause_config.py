@@ -12,7 +12,7 @@ from typing import Self
 class Threshold:
     """Pause by score instead of by share: every patch that scores below ``below``.
 
-    Spelled ``3:<0.35``. How many patches pause then depends on the picture.
+    Spelled ``3:<0.35``. How many patches pause then depends on the image.
     """
 
     below: float
@@ -105,12 +105,12 @@ class PauseConfig:
             raise ValueError("no block to draw from: give at least one block its range of shares")
         if not 1 <= most <= len(ranges):
             raise ValueError(f"cannot draw up to {most} of {len(ranges)} blocks: give at least 1")
-        dice = random.Random(f"pause {seed} {step}")
+        rng = random.Random(f"pause {seed} {step}")
         if most == 1:
-            blocks = [dice.choice(sorted(ranges))]
+            blocks = [rng.choice(sorted(ranges))]
         else:
-            blocks = sorted(dice.sample(sorted(ranges), dice.randint(1, most)))
-        return cls(tuple((block, dice.uniform(*ranges[block])) for block in blocks))
+            blocks = sorted(rng.sample(sorted(ranges), rng.randint(1, most)))
+        return cls(tuple((block, rng.uniform(*ranges[block])) for block in blocks))
 
     def check(self, depth: int, early_exit: bool = False) -> None:
         """Raise unless a backbone of ``depth`` blocks can pause like this."""

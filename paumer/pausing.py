@@ -1,4 +1,4 @@
-"""The idea: some patches pause and keep their representation, the others go on.
+"""The idea: some patches pause and keep their representation, the others continue.
 
 Paper, section 3 and appendix A. Pure functions of tensors and numbers. Tokens are laid out as
 timm lays them out, ``prefix`` tokens (class, distillation, registers) first: these never pause.
@@ -16,40 +16,40 @@ from paumer.pause_config import Amount, Threshold
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One pause: what stood before it, who went on and why.
+    """One pause: what stood before it, who continued and why.
 
-    ``places`` counts patches over the whole batch: picture * patches per picture + patch, in
-    reading order. ``kept`` points into ``places``, ``rows`` into the pictures' tokens laid end to
-    end. A batch pausing by threshold has a stage for every group of pictures of which equally many
-    patches went on.
+    ``places`` counts patches over the whole batch: image * patches per image + patch, in
+    reading order. ``kept`` points into ``places``, ``rows`` into the images' tokens laid end to
+    end. A batch pausing by threshold has a stage for every group of images of which equally many
+    patches continued.
     """
 
     block: int
     tokens: Float[Tensor, "b t d"]
-    places: Int[Tensor, "b n"]
+    patch_index: Int[Tensor, "b n"]
     logits: Float[Tensor, "b n classes"]
     score: Float[Tensor, "b n"]
     kept: Int[Tensor, "b k"]
     rows: Int[Tensor, " r"]
 
 
-def going_on(n: int, share: float) -> int:
-    """How many of ``n`` patches go on when a share of them pauses: at least one."""
+def keep_count(n: int, share: float) -> int:
+    """How many of ``n`` patches continue when a share of them pauses: at least one."""
     return max(1, n - int(share * n))
 
 
 def group_by_count(
     score: Float[Tensor, "b n"], amount: Amount | int
 ) -> list[tuple[Int[Tensor, " g"] | None, int]]:
-    """The pictures that can run together, and how many patches of each go on.
+    """The images that can run together, and how many patches of each continue.
 
-    By share that is the whole batch (``None``). By threshold every picture pauses what scores
-    below it, and pictures whose counts agree form a group. A whole number is the count itself.
+    By share that is the whole batch (``None``). By threshold every image pauses what scores
+    below it, and images whose counts agree form a group. A whole number is the count itself.
     """
     if isinstance(amount, int | torch.SymInt):
         return [(None, amount)]
     if not isinstance(amount, Threshold):
-        return [(None, going_on(score.shape[1], amount))]
+        return [(None, keep_count(score.shape[1], amount))]
     # "Not below" rather than "at least": a score that is not a number counts as needing work.
     counts = (~(score < amount.below)).sum(1).clamp(min=1)
     return [((counts == count).nonzero()[:, 0], count) for count in sorted(set(counts.tolist()))]
@@ -62,7 +62,7 @@ def choose(score: Float[Tensor, "b n"], keep: int) -> Int[Tensor, "b k"]:
 
 
 def rows_of(kept: Int[Tensor, "b k"], length: int, prefix: int = 0) -> Int[Tensor, " r"]:
-    """Which rows of a batch of ``length`` tokens each, laid end to end, go on: prefix and kept."""
+    """Which rows of a batch of ``length`` tokens each, laid end to end, continue."""
     batch, device = kept.shape[0], kept.device
     kept = kept + prefix
     if prefix:
@@ -73,7 +73,7 @@ def rows_of(kept: Int[Tensor, "b k"], length: int, prefix: int = 0) -> Int[Tenso
 
 
 def pause(tokens: Float[Tensor, "b t d"], rows: Int[Tensor, " r"]) -> Float[Tensor, "b s d"]:
-    """The tokens in ``rows``, which go on. The others are left behind."""
+    """The tokens in ``rows``, which continue. The others are left behind."""
     return tokens.flatten(0, 1).index_select(0, rows).view(tokens.shape[0], -1, tokens.shape[2])
 
 
@@ -90,10 +90,10 @@ def assemble(
     tokens: Float[Tensor, "b s d"],
     stages: Sequence[tuple[Float[Tensor, "b _t d"], Int[Tensor, " _r"]]],
 ) -> Float[Tensor, "b t d"]:
-    """All tokens in their first order: those that went on as they are now, the others as they were.
+    """All tokens in their first order: active ones as they are now, paused ones as they were.
 
     ``stages`` are the pauses in the order they happened, each as what it was given: the tokens
-    before it, and the rows that went on.
+    before it, and the rows that continued.
     """
     if not stages:
         return tokens

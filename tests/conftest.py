@@ -44,11 +44,11 @@ def quick_tables():
 
 def enliven(module, seed=0):
     """Weights with which everything matters: no zero bias, no unit scale, no tiny layer scale."""
-    dice = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         running = [item for item in module.named_buffers() if "running_" in item[0]]
         for name, value in (*module.named_parameters(), *running):
-            noise = torch.randn(value.shape, generator=dice)
+            noise = torch.randn(value.shape, generator=rng)
             if name.endswith("running_var"):
                 value.copy_(1 + noise.abs())
             elif value.dim() > 1 and "token" not in name and "embed" not in name.split(".")[-1]:

@@ -73,10 +73,10 @@ def test_made_colours_are_well_apart(count):
 @given(st.lists(st.sampled_from([*range(11), 77, 255]), min_size=6, max_size=6))
 def test_paint_gives_every_pixel_the_colour_of_its_class(values):
     labels = np.array(values, np.uint8).reshape(2, 3)
-    picture = paint(labels, CAMVID)
-    assert picture.shape == (2, 3, 3)
-    assert picture.dtype == np.uint8
-    for label, colour in zip(values, picture.reshape(-1, 3).tolist(), strict=True):
+    image = paint(labels, CAMVID)
+    assert image.shape == (2, 3, 3)
+    assert image.dtype == np.uint8
+    for label, colour in zip(values, image.reshape(-1, 3).tolist(), strict=True):
         assert tuple(colour) == (CAMVID.colours[label] if label < 11 else (0, 0, 0))
 
 

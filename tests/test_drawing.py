@@ -21,7 +21,7 @@ class TestWriting:
         assert np.abs(read_image(file).astype(int) - 77).max() <= 2
         assert [f.name for f in file.parent.iterdir()] == [file.name]
 
-    def test_jpeg_takes_pictures_with_alpha(self, tmp_path):
+    def test_jpeg_takes_images_with_alpha(self, tmp_path):
         drawing.write_image(tmp_path / "a.jpg", Image.new("RGBA", (8, 8), (200, 100, 50, 0)))
         assert np.abs(read_image(tmp_path / "a.jpg").astype(int) - (200, 100, 50)).max() <= 3
 
@@ -62,7 +62,7 @@ class TestLayout:
         np.testing.assert_array_equal(drawing.overlay(a, b, 1.0), b)
         exact = 0.25 * b + 0.75 * a
         assert np.abs(drawing.overlay(a, b, 0.25) - exact).max() <= 0.501
-        with pytest.raises(ValueError, match="32x24 over a picture of 8x8"):
+        with pytest.raises(ValueError, match="32x24 over an image of 8x8"):
             drawing.overlay(noise(8, 8), b)
         with pytest.raises(ValueError, match="alpha 2"):
             drawing.overlay(a, b, 2.0)
@@ -75,15 +75,15 @@ class TestLayout:
         with pytest.raises(ValueError, match="2 names, 1 colours"):
             drawing.legend(["a", "b"], [(1, 2, 3)])
 
-    def test_with_legend_keeps_the_picture(self):
-        picture = noise(60, 400)
-        sheet = np.asarray(drawing.with_legend(picture, CAMVID.names, CAMVID.colours))
+    def test_with_legend_keeps_the_image(self):
+        image = noise(60, 400)
+        sheet = np.asarray(drawing.with_legend(image, CAMVID.names, CAMVID.colours))
         assert sheet.shape[1] == 440
-        np.testing.assert_array_equal(sheet[20:80, 20:420], picture)
+        np.testing.assert_array_equal(sheet[20:80, 20:420], image)
         narrow = drawing.with_legend(noise(10, 10), ["a rather long class name"], [(1, 2, 3)])
         assert narrow.width > 150
 
-    def test_contact_sheet_places_pictures_and_labels(self):
+    def test_contact_sheet_places_images_and_labels(self):
         green, pink = np.full((30, 40, 3), (0, 200, 0)), np.full((30, 40, 3), (255, 0, 200))
         pairs = [(green.astype(np.uint8), pink.astype(np.uint8))] * 5
         sheet = np.asarray(
@@ -93,7 +93,7 @@ class TestLayout:
         assert (sheet == (255, 0, 200)).all(2).sum() == 5 * 80 * 60
         alone = drawing.contact_sheet([(noise(), None)])
         assert alone.width == 240 + 40
-        with pytest.raises(ValueError, match="0 pictures"):
+        with pytest.raises(ValueError, match="0 images"):
             drawing.contact_sheet([])
         with pytest.raises(ValueError, match="1 captions for 5"):
             drawing.contact_sheet(pairs, captions=["one"])

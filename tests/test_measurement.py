@@ -11,9 +11,9 @@ from paumer.measurement import (
     baseline,
     join,
     miou_of,
-    per_picture,
+    pareto_front,
+    per_image,
     read_measurements,
-    skyline,
     speed_of,
 )
 from paumer.mode import REMOVED_CRITERIA, UNPAUSED, Mode
@@ -28,7 +28,7 @@ def point(mode, speed, miou, **known):
 class TestJson:
     @pytest.mark.parametrize("text", MODES)
     def test_a_measurement_survives_json(self, text):
-        one = Measurement(mode=Mode.parse(text), speed_up=1.3, miou=0.7, engine="onnx", pictures=3)
+        one = Measurement(mode=Mode.parse(text), speed_up=1.3, miou=0.7, engine="onnx", images=3)
         line = json.dumps(one.to_json())
         assert json.loads(line)["mode"] == text
         assert "latency_ms" not in json.loads(line)
@@ -88,7 +88,7 @@ class TestJoin:
     def test_accuracy_of_the_one_and_speed_of_the_other(self):
         mode = Mode.parse("3:0.4 exit")
         accuracy = Measurement(
-            mode=mode, miou=0.7, miou_low=0.6, pictures=9, data="a val", gmacs=3.0, speed_up=9.0
+            mode=mode, miou=0.7, miou_low=0.6, images=9, data="a val", gmacs=3.0, speed_up=9.0
         )
         speed = Measurement(
             mode=mode,
@@ -108,7 +108,7 @@ class TestJoin:
             gmacs=3.0,
             miou=0.7,
             miou_low=0.6,
-            pictures=9,
+            images=9,
             data="a val",
         )
 
@@ -121,20 +121,20 @@ class TestJoin:
 
     def test_the_speed_of_images_of_several_windows(self):
         one = point("none", 12.0, 0.7, latency_ms=80.0, latency_ms_p95=90.0, speed_up=1.0)
-        assert per_picture(one, 3) == point(
+        assert per_image(one, 3) == point(
             "none", 4.0, 0.7, latency_ms=240.0, latency_ms_p95=270.0, speed_up=1.0
         )
         bare = Measurement(mode=UNPAUSED)
-        assert per_picture(bare, 3) == bare
+        assert per_image(bare, 3) == bare
 
 
 values = st.floats(0.1, 1, allow_nan=False).map(lambda v: round(v, 2))
 
 
 @given(st.lists(st.tuples(values, values), min_size=1, max_size=30))
-def test_no_member_of_the_skyline_is_dominated_and_every_other_point_is(pairs):
+def test_no_member_of_the_pareto_front_is_dominated_and_every_other_point_is(pairs):
     points = [point("none", speed, miou) for speed, miou in pairs]
-    best = skyline(points)
+    best = pareto_front(points)
 
     def beaten(one):
         return any(
@@ -166,4 +166,4 @@ def test_what_is_not_known_is_asked_for():
     with pytest.raises(ValueError, match=r'"3:0\.4 exit" has no mIoU: evaluate it first'):
         miou_of(bare)
     with pytest.raises(ValueError, match="has no speed"):
-        skyline([bare])
+        pareto_front([bare])

@@ -1,4 +1,4 @@
-"""The idea itself: who goes on, and how the others come back."""
+"""The idea itself: who continues, and how the others come back."""
 
 import jaxtyping
 import pytest
@@ -28,13 +28,13 @@ def together(tokens, stages, prefix):
 
 def coarse_scores(seed, batch, patches):
     """Scores with many ties."""
-    dice = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 4, (batch, patches), generator=dice).float()
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 4, (batch, patches), generator=rng).float()
 
 
 @given(st.integers(1, 4000), amounts)
-def test_the_share_rounds_down_and_one_patch_always_goes_on(n, share):
-    keep = pausing.going_on(n, share)
+def test_the_share_rounds_down_and_one_patch_always_continues(n, share):
+    keep = pausing.keep_count(n, share)
     assert keep == max(1, n - int(share * n))
     assert 1 <= keep <= n
 
@@ -44,22 +44,22 @@ def test_the_share_rounds_down_and_one_patch_always_goes_on(n, share):
     [(1024, 0.2, 820), (1024, 0.4, 615), (10, 0.0, 10), (1, 0.99, 1), (10, 0.999, 1), (3, 0.3, 3)],
 )
 def test_known_counts(n, share, keep):
-    assert pausing.going_on(n, share) == keep
+    assert pausing.keep_count(n, share) == keep
 
 
 @given(seeds, st.integers(1, 4), st.integers(1, 30), amounts)
-def test_no_patch_that_goes_on_scores_below_a_paused_one(seed, batch, patches, share):
+def test_no_patch_that_continues_scores_below_a_paused_one(seed, batch, patches, share):
     score = coarse_scores(seed, batch, patches)
-    keep = pausing.going_on(patches, share)
+    keep = pausing.keep_count(patches, share)
     kept = pausing.choose(score, keep)
     assert kept.shape == (batch, keep)
-    for row, places in zip(score.tolist(), kept.tolist(), strict=True):
-        paused = [place for place in range(patches) if place not in places]
-        assert places == sorted(set(places))
+    for row, patch_index in zip(score.tolist(), kept.tolist(), strict=True):
+        paused = [place for place in range(patches) if place not in patch_index]
+        assert patch_index == sorted(set(patch_index))
         for place in paused:
-            assert row[place] <= min(row[p] for p in places)
-            # Of equals, the lower place goes on.
-            assert all(p < place for p in places if row[p] == row[place])
+            assert row[place] <= min(row[p] for p in patch_index)
+            # Of equals, the lower place continues.
+            assert all(p < place for p in patch_index if row[p] == row[place])
 
 
 def test_equal_scores_go_to_the_lower_place():
@@ -81,7 +81,7 @@ def test_assembling_undoes_pausing(seed, batch, patches, prefix, shares):
     for number, share in enumerate(shares):
         patches = tokens.shape[1] - prefix
         score = coarse_scores(seed + number, batch, patches)
-        kept = pausing.choose(score, pausing.going_on(patches, share))
+        kept = pausing.choose(score, pausing.keep_count(patches, share))
         stages.append((tokens, kept))
         tokens = go_on(tokens, kept, prefix)
         assert tokens.shape == (batch, prefix + kept.shape[1], 3)
@@ -90,12 +90,12 @@ def test_assembling_undoes_pausing(seed, batch, patches, prefix, shares):
 
 @given(seeds, st.integers(1, 3), st.integers(2, 15), st.integers(0, 3), amounts, amounts)
 def test_every_patch_comes_back_as_it_last_was(seed, batch, patches, prefix, share, again):
-    """Whoever paused is bit-equal to what it was then; whoever went on has been worked on."""
+    """Whoever paused is bit-equal to what it was then; whoever continued has been worked on."""
     first = tokens_of(seed, batch, prefix + patches, 2)
-    kept = pausing.choose(coarse_scores(seed, batch, patches), pausing.going_on(patches, share))
+    kept = pausing.choose(coarse_scores(seed, batch, patches), pausing.keep_count(patches, share))
     second = go_on(first, kept, prefix) + 100
     count = kept.shape[1]
-    last = pausing.choose(coarse_scores(seed + 1, batch, count), pausing.going_on(count, again))
+    last = pausing.choose(coarse_scores(seed + 1, batch, count), pausing.keep_count(count, again))
     third = go_on(second, last, prefix) + 1000
     whole = together(third, [(first, kept), (second, last)], prefix)
     for b in range(batch):
@@ -135,7 +135,7 @@ def test_gradients_flow_to_those_who_went_on_and_to_those_who_paused():
 
 
 @given(seeds, st.integers(1, 6), st.integers(1, 8), st.sampled_from([-1.0, 0.0, 1.0, 2.5, 9.0]))
-def test_by_threshold_each_picture_pauses_what_is_below(seed, batch, patches, below):
+def test_by_threshold_each_image_pauses_what_is_below(seed, batch, patches, below):
     score = coarse_scores(seed, batch, patches)
     seen = []
     for rows, keep in pausing.group_by_count(score, Threshold(below)):
@@ -150,7 +150,7 @@ def test_by_threshold_each_picture_pauses_what_is_below(seed, batch, patches, be
     assert sorted(seen) == list(range(batch))
 
 
-def test_pictures_with_equal_counts_share_a_group():
+def test_images_with_equal_counts_share_a_group():
     score = torch.tensor([[1.0, 9.0], [9.0, 9.0], [9.0, 1.0], [1.0, 1.0]])
     groups = pausing.group_by_count(score, Threshold(5.0))
     assert [(rows.tolist(), keep) for rows, keep in groups] == [([0, 2, 3], 1), ([1], 2)]

@@ -39,7 +39,7 @@ def test_the_make_targets_exist():
     assert all(re.search(rf"^{target}:", makefile, re.M) for target in targets)
 
 
-def test_the_pictures_and_links_exist():
+def test_the_images_and_links_exist():
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", TEXT):
         assert (ROOT / target).exists(), target
 

@@ -68,7 +68,7 @@ def test_the_loss_is_that_of_before(criterion, scenes, tmp_path):
         crop="64",
         val_every=20,
         save_every=20,
-        val_pictures=1,
+        val_images=1,
         val_mode=("none",),
         workers=0,
         accelerator="cpu",

@@ -42,7 +42,7 @@ def bench(options: BenchOptions = BenchOptions()) -> None:  # noqa: B008
     model.to(device).eval()
     for mode in modes:
         check_runnable(mode)
-        model.multiply_adds((height, width), replace(mode, size=None))  # Raises by threshold too.
+        model.macs((height, width), replace(mode, size=None))  # Raises by threshold too.
     settings = SpeedSettings(
         rounds=options.rounds,
         warmup=options.warmup,
@@ -102,11 +102,11 @@ def _bench_images(
     assert model.config
     files = sorted(p for p in options.images.glob("*") if p.suffix.lower() in SUFFIXES)
     if not files:
-        raise ValueError(f'no pictures in "{options.images}"')
+        raise ValueError(f'no images in "{options.images}"')
     mean, std = model.config.mean, model.config.std
     wanted = 8 if options.batch == "auto" else options.batch
-    pictures = (normalise(read_image(file), mean, std) for file in files[:wanted])
-    scaled = [torch.nn.functional.interpolate(p[None], size, mode="bilinear") for p in pictures]
+    images = (normalise(read_image(file), mean, std) for file in files[:wanted])
+    scaled = [torch.nn.functional.interpolate(p[None], size, mode="bilinear") for p in images]
     return torch.cat(scaled)
 
 
@@ -138,7 +138,7 @@ def _print_engine(report: "SpeedReport", engine: str) -> None:
         assert item.speed_up
         assert item.mac_ratio
         reached.append(item.speed_up / item.mac_ratio)
-        base, share, memory = eager.get(item.mode), item.pausing_share, item.peak_memory_mb
+        base, share, memory = eager.get(item.mode), item.pausing_ratio, item.peak_memory_mb
         last = f"{item.images_per_second / base:.2f}x" if base else ""
         table.add_row(
             str(item.mode),

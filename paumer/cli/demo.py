@@ -1,4 +1,4 @@
-"""`paumer demo`: the whole idea on held-out pictures, as a page to open."""
+"""`paumer demo`: the whole idea on held-out images, as a page to open."""
 
 from html import escape
 from pathlib import Path
@@ -26,7 +26,7 @@ DIALS = ("3:0.2", "3:0.4", "3:0.4,5:0.4", "3:0.4,5:0.4,7:0.4", "3:0.6,5:0.6")
 
 
 def demo(options: DemoOptions = DemoOptions()) -> None:  # noqa: B008
-    """Segment held-out pictures at several speeds: a trade-off plot, pause pictures, a report."""
+    """Segment held-out images at several speeds: a trade-off plot, pause images, a report."""
     import numpy as np
     import torch
 
@@ -38,13 +38,13 @@ def demo(options: DemoOptions = DemoOptions()) -> None:  # noqa: B008
         torch.set_num_threads(at_least_one(options.threads, "threads"))
     predictor = load(options.model)
     dataset = open_dataset(options.data, "test")
-    count = min(len(dataset), at_least_one(options.pictures, "pictures"))
-    places = np.linspace(0, len(dataset) - 1, count).round().astype(int).tolist()
+    count = min(len(dataset), at_least_one(options.limit, "limit"))
+    indices = np.linspace(0, len(dataset) - 1, count).round().astype(int).tolist()
     shown = _modes(predictor, "none", *predictor.points)
     depth = predictor.network.backbone.depth
     dials = [text for text in DIALS if Mode.parse(text).pause.blocks[-1] < depth]
     counted = _modes(predictor, "none", *predictor.points, *dials)
-    found = _measure(predictor, dataset, places, counted)
+    found = _measure(predictor, dataset, indices, counted)
     # Without pausing both lines begin.
     exits = [item for item in found.values() if item.mode.early_exit or not item.mode.pause]
     lines = {
@@ -53,11 +53,11 @@ def demo(options: DemoOptions = DemoOptions()) -> None:  # noqa: B008
     }
     draw_tradeoff({name: items for name, items in lines.items() if items}, options.out / "tradeoff")
     write_csv(options.out / "demo.csv", [{"point": n, **m.to_json()} for n, m in found.items()])
-    some = places[:: max(1, len(places) // 3)][:3]
-    pictures = _draw_pictures(predictor, dataset, some, shown, options.out)
-    title = f"{options.model} on {count} held-out pictures of {dataset.name}"
+    some = indices[:: max(1, len(indices) // 3)][:3]
+    images = _draw_images(predictor, dataset, some, shown, options.out)
+    title = f"{options.model} on {count} held-out images of {dataset.name}"
     report = options.out / "report.html"
-    replace_file(report, _page(title, found, pictures).encode())
+    replace_file(report, _page(title, found, images).encode())
     _print(title, found)
     say(f"open {report}")
 
@@ -70,7 +70,7 @@ def _modes(predictor: "Predictor", *names: str) -> dict[str, Mode]:
 
 
 def _measure(
-    predictor: "Predictor", dataset: "Dataset", places: list[int], named: dict[str, Mode]
+    predictor: "Predictor", dataset: "Dataset", indices: list[int], named: dict[str, Mode]
 ) -> "dict[str, Measurement]":
     """The mIoU and then the speed of each mode: never both at once."""
     from paumer.inference.tiles import Inference
@@ -81,8 +81,8 @@ def _measure(
 
     modes = list(named.values())
     with progress_bar("counting") as update:
-        tallies = evaluate(predictor, dataset, modes, Inference(batch=4), places, update)
-    image = dataset[places[0]].image
+        tallies = evaluate(predictor, dataset, modes, Inference(batch=4), indices, update)
+    image = dataset[indices[0]].image
     size = (image.shape[0], image.shape[1])
     counted = describe(predictor, modes, tallies, size, f"{dataset.name} {dataset.split}")
     with progress_bar("timing") as update:
@@ -90,27 +90,27 @@ def _measure(
     return {n: join(c, s) for n, c, s in zip(named, counted, speeds, strict=True)}
 
 
-def _draw_pictures(
+def _draw_images(
     predictor: "Predictor",
     dataset: "Dataset",
-    places: list[int],
+    indices: list[int],
     named: dict[str, Mode],
     out: Path,
 ) -> list[tuple[str, Path]]:
-    """Of a few pictures: itself, and at every point its labels and where patches paused."""
+    """Of a few images: itself, and at every point its labels and where patches paused."""
     import numpy as np
 
     from paumer.drawing import write_image
 
     written = []
-    for place in places:
+    for place in indices:
         image = dataset[place].image
         results = [predictor.predict(image, mode) for mode in named.values()]
         upper = np.concatenate([image, *(result.blended() for result in results)], 1)
         lower = [np.full_like(image, 255), *(result.tinted() for result in results)]
-        path = out / f"picture-{place}.png"
+        path = out / f"image-{place}.png"
         write_image(path, np.concatenate([upper, np.concatenate(lower, 1)]))
-        written.append((f"picture {place}; {', '.join(named)}", path))
+        written.append((f"image {place}; {', '.join(named)}", path))
     return written
 
 
@@ -139,8 +139,8 @@ def _cells(found: "dict[str, Measurement]") -> list[tuple[str, ...]]:
     ]
 
 
-def _page(title: str, found: "dict[str, Measurement]", pictures: list[tuple[str, Path]]) -> str:
-    """The report: a table, the plot, the pictures."""
+def _page(title: str, found: "dict[str, Measurement]", images: list[tuple[str, Path]]) -> str:
+    """The report: a table, the plot, the images."""
     first = next(iter(found.values()))
     head = "".join(f"<th>{escape(text)}</th>" for text in _TITLES)
     rows = "".join(
@@ -149,7 +149,7 @@ def _page(title: str, found: "dict[str, Measurement]", pictures: list[tuple[str,
     figures = "".join(
         f'<figure><img src="{escape(path.name)}" alt=""><figcaption>{escape(text)}'
         f"</figcaption></figure>\n"
-        for text, path in pictures
+        for text, path in images
     )
     return _HTML.format(
         title=escape(title), head=head, rows=rows, figures=figures, where=escape(first.where or "")
@@ -171,7 +171,7 @@ blocks. Speed: {where}.</p>
 <table><tr>{head}</tr>
 {rows}</table>
 <figure><img src="tradeoff.png" alt="mIoU against images per second"></figure>
-<p>Each picture below, without pausing and at every point: above the labels, below where patches
+<p>Each image below, without pausing and at every point: above the labels, below where patches
 paused, coloured by the block after which they did.</p>
 {figures}</html>
 """

@@ -78,7 +78,7 @@ def export(options: ExportOptions) -> None:
 def _pictures(
     folder: Path | None, size: tuple[int, int], predictor: "Predictor"
 ) -> "Float[Tensor, 'b 3 h w']":
-    """Some real pictures as the network sees them: of a folder, or drawn scenes."""
+    """Some real images as the network sees them: of a folder, or synthetic scenes."""
     import torch
     from torch.nn import functional as F
 
@@ -91,7 +91,7 @@ def _pictures(
     else:
         files = sorted(p for p in folder.glob("*") if p.suffix.lower() in SUFFIXES)
         if not files:
-            raise ValueError(f'no pictures in "{folder}"')
+            raise ValueError(f'no images in "{folder}"')
         pictures = [read_image(file) for file in files[:50]]
     config = predictor.config
     normal = [normalise(picture, config.mean, config.std)[None] for picture in pictures]

@@ -60,6 +60,13 @@ _IN_A_MODE = {
     "--protect": '--mode "3:0.4 protect=pedestrian+bicyclist"',
     "--short-side": '--mode "3:0.4 size=288"',
 }
+_RENAMED = {
+    "--val-pause": "--val-mode",
+    "--val-pictures": "--val-images",
+    "--pictures": "--limit",
+    "--skyline": "--pareto",
+    "--share": "--fraction (study entropy) or --ratio (study blocks)",
+}
 _REMOVED = {"--adaptive", "--rejoin", "--distil", "--exits", "--stages", "--aux-norm"}
 
 
@@ -72,8 +79,8 @@ def check_tokens(tokens: Sequence[str]) -> None:
             raise ValueError(f"{name} is now part of the mode: write {_IN_A_MODE[name]}")
         if name == "--size" and command in ("bench", "export", "study"):
             raise ValueError("--size is now --input (a mode's size=288 scales images)")
-        if name == "--val-pause":
-            raise ValueError("--val-pause is now --val-mode")
+        if name in _RENAMED:
+            raise ValueError(f"{name} is now {_RENAMED[name]}")
         if name in _REMOVED or token == "calibrate" == command:
             raise ValueError(f"{name} was removed in 0.2: see docs/negative-results.md")
 

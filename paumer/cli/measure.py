@@ -40,12 +40,12 @@ def evaluate(options: EvaluateOptions = EvaluateOptions()) -> None:  # noqa: B00
     from paumer.mode import parse_modes
     from paumer.study.accuracy import evaluate as count
 
-    predictor, dataset, places = _open(options)
+    predictor, dataset, indices = _open(options)
     modes = parse_modes(options.mode, predictor.modes)
     how = tiling(options)
     with _processes() as (shard, gather):
         with progress_bar("counting") as update:
-            tallies = count(predictor, dataset, modes, how, places, update, options.by_size, shard)
+            tallies = count(predictor, dataset, modes, how, indices, update, options.by_size, shard)
         tallies = gather(tallies)
         if shard[0]:
             return
@@ -57,7 +57,7 @@ def evaluate(options: EvaluateOptions = EvaluateOptions()) -> None:  # noqa: B00
     _print_accuracy(rows)
     values: dict[str, Any] = {"model": options.model, "evaluations": rows}
     if options.blocks:
-        values["blocks"] = _blocks(predictor, dataset, places)
+        values["blocks"] = _blocks(predictor, dataset, indices)
     if options.json:
         for row, tally in zip(rows, tallies, strict=True):
             row["confusion"] = tally.confusion.counts.tolist() if tally.confusion else None
@@ -78,15 +78,15 @@ def sweep(options: SweepOptions) -> None:
     from paumer.study.speed import SpeedSettings
     from paumer.study.sweep import Sweep, describe, save_tallies
 
-    predictor, dataset, places = _open(options)
+    predictor, dataset, indices = _open(options)
     modes = grid(options.grid, predictor.network.backbone.depth, predictor.modes)
     how = Inference(batch=options.batch)
     size = dataset[0].labels.shape
     if options.speed == "measure":  # What has no fixed cost shows before hours of counting.
         for mode in modes:
-            predictor.multiply_adds(size, mode)
+            predictor.macs(size, mode)
     settings = SpeedSettings(threads=options.threads)
-    task = Sweep(predictor, dataset, modes, options.out, how, places)
+    task = Sweep(predictor, dataset, modes, options.out, how, indices)
     shard = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     with progress_bar(f"{len(modes)} modes") as update:
         tallies = task.run(shard, update)
@@ -169,10 +169,10 @@ def tune(options: TuneOptions) -> None:
         speed=SpeedSettings(threads=options.threads, rounds=options.rounds),
     )
     directory = _own_directory(options.model, "operating points")
-    predictor, dataset, places = _open(options)
+    predictor, dataset, indices = _open(options)
     out = options.out or directory / "tune"
     with named_progress() as update:
-        result = find(predictor, dataset, budget, out, settings, places, update)
+        result = find(predictor, dataset, budget, out, settings, indices, update)
     write_jsonl(out / f"{name}.jsonl", [item.to_json() for item in result.evaluated])
     points = dict(result.points)
     if result.met:
@@ -200,7 +200,7 @@ def _own_directory(model: str, what: str) -> Path:
 def _open(
     options: EvaluateOptions | SweepOptions | TuneOptions,
 ) -> "tuple[Predictor, Dataset, list[int]]":
-    """The model, the data, and which pictures count."""
+    """The model, the data, and which images count."""
     import numpy as np
     import torch
 
@@ -211,10 +211,10 @@ def _open(
         torch.set_num_threads(at_least_one(options.threads, "threads"))
     dataset = open_dataset(options.data, options.split)
     predictor = load(options.model, pick_device(options.device))
-    wanted = len(dataset) if options.pictures is None else options.pictures
-    count = min(len(dataset), at_least_one(wanted, "pictures"))
-    places = np.linspace(0, len(dataset) - 1, count).round().astype(int).tolist()
-    return predictor, dataset, places
+    wanted = len(dataset) if options.limit is None else options.limit
+    count = min(len(dataset), at_least_one(wanted, "limit"))
+    indices = np.linspace(0, len(dataset) - 1, count).round().astype(int).tolist()
+    return predictor, dataset, indices
 
 
 @contextmanager
@@ -240,14 +240,14 @@ def _processes() -> Iterator[tuple[tuple[int, int], Any]]:
 
 
 def _blocks(
-    predictor: "Predictor", dataset: "Dataset", places: Sequence[int]
+    predictor: "Predictor", dataset: "Dataset", indices: Sequence[int]
 ) -> list[dict[str, Any]]:
     """Accuracy and mIoU of the auxiliary head after every block, printed too."""
     from paumer.study.accuracy import known_value
     from paumer.study.uncertainty import study_blocks
 
     with progress_bar("auxiliary head") as update:
-        _, confusions = study_blocks(predictor, dataset, places, progress=update)
+        _, confusions = study_blocks(predictor, dataset, indices, progress=update)
     rows = [
         {"block": n, "miou": known_value(one.miou), "pixel_accuracy": one.pixel_accuracy}
         for n, one in enumerate(confusions, 1)
@@ -271,7 +271,7 @@ def _print_accuracy(rows: Sequence[dict[str, Any]]) -> None:
             _percent(row["mean_accuracy"]),
             *(_percent(row["miou_by_size"][size]) for size in sizes),
         )
-    say(f"{rows[0]['data']}, {rows[0]['pictures']} pictures; accuracy over pixels and classes, %")
+    say(f"{rows[0]['data']}, {rows[0]['images']} images; accuracy over pixels and classes, %")
     console.print(table)
     shown = rows[:6]
     heads = [row["mode"] for row in shown]
@@ -284,11 +284,11 @@ def _print_accuracy(rows: Sequence[dict[str, Any]]) -> None:
 
 def _print_measurements(found: "Sequence[Measurement]", names: Sequence[str] = ()) -> None:
     """The Pareto front of what was found, or all of it when it has names."""
-    from paumer.measurement import skyline
+    from paumer.measurement import pareto_front
 
     shown = list(found)
     if not names and len(found) > 20 and all(item.images_per_second for item in found):
-        shown = skyline(found)
+        shown = pareto_front(found)
         say(f"the Pareto front of {len(found)} modes:")
     table = new_table(*(["point"] * bool(names)), "mode", "mIoU", "speed-up", "images/s", "MACs")
     for number, item in enumerate(shown):

@@ -49,7 +49,7 @@ class DataOptions:
 class CountOptions(DataOptions):
     """Which labelled images, and how many of them."""
 
-    pictures: Annotated[int | None, DATA] = None
+    limit: Annotated[int | None, DATA] = None
     """Count on this many images only, spread over the split."""
 
 
@@ -173,7 +173,7 @@ class DemoOptions(ModelOptions, ThreadOptions):
 
     data: Annotated[str, DATA] = "scenes"
     """Held-out images: scenes, camvid:DIR, or a data.yaml."""
-    pictures: Annotated[int, DATA] = 40
+    limit: Annotated[int, DATA] = 40
     """How many of them are counted."""
     out: Annotated[Path, RESULT] = Path("out")
     """Folder for the report, the plot and the images."""
@@ -255,7 +255,7 @@ class TuneOptions(CountOptions, MachineOptions):
     """A model directory or a training run; its operating points are written there."""
     name: Annotated[str | None, RESULT] = None
     """Name of the operating point (default: the budget, such as 1.5x)."""
-    pictures: Annotated[int | None, DATA] = 50
+    limit: Annotated[int | None, DATA] = 50
     """Count on this many images only, spread over the split."""
     mode: Annotated[str, MODE] = "auto"
     """What is searched through: auto stands for the stages, as in "auto exit by=neighbours"."""
@@ -343,7 +343,7 @@ class TradeoffOptions(FigureOptions):
 
     segmenter: Annotated[str | None, DATA] = None
     """FOLDER of a sweep of the plain Segmenter: its unpaused point is marked."""
-    skyline: Annotated[bool, RESULT] = False
+    pareto: Annotated[bool, RESULT] = False
     """Only the Pareto front of each line."""
     name: Annotated[str, RESULT] = "tradeoff"
     """Name of the files."""
@@ -354,8 +354,8 @@ class TradeoffOptions(FigureOptions):
 class EntropyOptions(ModelOptions, DataOptions, MachineOptions, FigureOptions):
     """What `paumer study entropy` counts."""
 
-    share: Annotated[float, DATA] = 0.1
-    """Share of the images, spread evenly."""
+    fraction: Annotated[float, DATA] = 0.1
+    """Fraction of the images to count on, spread evenly."""
     heads: Annotated[Path | None, MODEL] = None
     """A run of `paumer train --learn block-heads`: a head of its own for every block instead of the
     shared one."""
@@ -366,8 +366,8 @@ class EntropyOptions(ModelOptions, DataOptions, MachineOptions, FigureOptions):
 class BlocksOptions(FreshModelOptions, MachineOptions, FigureOptions):
     """What `paumer study blocks` predicts."""
 
-    share: Annotated[float, MODE] = 0.4
-    """The share that pauses each time."""
+    ratio: Annotated[float, MODE] = 0.4
+    """The ratio of patches that pause each time."""
     batch: Annotated[int, MACHINE] = 1
     """Images per batch."""
 

@@ -1,4 +1,4 @@
-"""`paumer predict`: pictures, folders and videos to labels."""
+"""`paumer predict`: images, folders and videos to labels."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None:  # noqa: B008
-    """Segment pictures and videos: label masks, overlays, where patches paused.
+    """Segment images and videos: label masks, overlays, where patches paused.
 
     Parameters
     ----------
     sources
-        Pictures, folders, patterns such as "streets/*.jpg", videos, or a camera (/dev/video0).
+        Images, folders, patterns such as "streets/*.jpg", videos, or a camera (/dev/video0).
     """
     import torch
 
@@ -35,7 +35,7 @@ def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None: 
     from paumer.inference.sources import find_sources
 
     if not sources:
-        raise ValueError("nothing to segment: name a picture, a folder or a video")
+        raise ValueError("nothing to segment: name an image, a folder or a video")
     found = find_sources(sources, options.out)
     device = pick_device(options.device)
     threads = options.threads
@@ -48,12 +48,12 @@ def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None: 
     how = tiling(options)
     mode, governor = predictor.mode(options.mode), _governor(predictor, options)
     job = Job(predictor, mode, options.out, how, options.save, governor)
-    pictures = [source for source in found if not source.is_video]
+    images = [source for source in found if not source.is_video]
     broken = []
-    if pictures:
+    if images:
         with progress_bar("segmenting") as update:
-            outcome = job.run(pictures, update)
-        _report(job, outcome, len(pictures))
+            outcome = job.run(images, update)
+        _report(job, outcome, len(images))
         broken += outcome.broken
     for source in found:
         if source.is_video:
@@ -63,7 +63,7 @@ def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None: 
     for message in broken:
         complain(message)
     if broken:
-        complain(f"{len(broken)} of {len(pictures)} pictures could not be read")
+        complain(f"{len(broken)} of {len(images)} images could not be read")
         sys.exit(1)
 
 
@@ -90,7 +90,7 @@ def _governor(predictor: "Predictor", options: PredictOptions) -> "Governor | No
 
 def _report(job: "Job", outcome: "Outcome", total: int) -> None:
     passed = f", {outcome.passed} were finished before" if outcome.passed else ""
-    say(f"segmented {outcome.written} of {total} pictures into {job.out}{passed}")
+    say(f"segmented {outcome.written} of {total} images into {job.out}{passed}")
     if job.governor and outcome.written:
         say(
             f"{outcome.late} took longer than {1000 * job.governor.target:.0f} ms "

@@ -8,7 +8,7 @@ from paumer.cli.options import ServeOptions
 
 
 def serve(options: ServeOptions = ServeOptions()) -> None:  # noqa: B008
-    """Segment pictures for others over HTTP; a page to try it, and metrics. SIGTERM drains."""
+    """Segment images for others over HTTP; a page to try it, and metrics. SIGTERM drains."""
     try:
         from paumer.serve import http, process
     except ImportError as error:

@@ -36,12 +36,12 @@ FIGURES = Path("figures")
 
 
 @study.command
-def method(picture: Path, /, options: MethodOptions = MethodOptions()) -> None:  # noqa: B008
+def method(image: Path, /, options: MethodOptions = MethodOptions()) -> None:  # noqa: B008
     """The method on an image: entropy, what pauses after each block, the result.
 
     Parameters
     ----------
-    picture
+    image
         An image file.
     """
     from paumer.api import load
@@ -50,7 +50,7 @@ def method(picture: Path, /, options: MethodOptions = MethodOptions()) -> None: 
     from paumer.study.paper_figures import draw_method
 
     predictor = load(options.model, pick_device(options.device))
-    panels = illustrate(predictor, read_image(picture), predictor.mode(options.mode))
+    panels = illustrate(predictor, read_image(image), predictor.mode(options.mode))
     draw_method(panels, options.out / "method", math.log(len(predictor.classes)))
     maps = [panel for panel in panels if panel.image.ndim == 2]
     rows = [
@@ -82,7 +82,7 @@ def tradeoff(
     series, segmenter = _series(sweeps), options.segmenter
     reference = baseline(_timed(_mean_of(segmenter), segmenter)) if segmenter else None
     path = options.out / options.name
-    draw_tradeoff(series, path, options.title, reference, options.skyline)
+    draw_tradeoff(series, path, options.title, reference, options.pareto)
     _finish(path, _rows(series))
 
 
@@ -168,16 +168,16 @@ def entropy(options: EntropyOptions = EntropyOptions()) -> None:  # noqa: B008
     from paumer.study.paper_figures import draw_class_entropies, draw_entropies
     from paumer.study.uncertainty import read_heads, study_blocks
 
-    share, out = options.share, options.out
-    if not 0 < share <= 1:
-        raise ValueError(f"a share of {share:g} of the images: give one above 0 and at most 1")
+    fraction, out = options.fraction, options.out
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction is {fraction:g}: give one above 0 and at most 1")
     dataset = open_dataset(options.data, options.split)
     predictor = load(options.model, pick_device(options.device))
-    count = max(1, round(share * len(dataset)))
-    places = np.linspace(0, len(dataset) - 1, count).round().astype(int).tolist()
+    count = max(1, round(fraction * len(dataset)))
+    indices = np.linspace(0, len(dataset) - 1, count).round().astype(int).tolist()
     own = read_heads(options.heads, predictor.network) if options.heads else None
     with progress_bar("counting") as update:
-        counts, confusions = study_blocks(predictor, dataset, places, own, update)
+        counts, confusions = study_blocks(predictor, dataset, indices, own, update)
     names = predictor.classes.names
     draw_entropies(counts, out / "entropy")
     draw_class_entropies(counts, names, out / "entropy_classes")
@@ -208,7 +208,7 @@ def blocks(options: BlocksOptions = BlocksOptions()) -> None:  # noqa: B008
     from paumer.study.speed import SpeedSettings, in_words
     from paumer.training.options import parse_size
 
-    where, share = pick_device(options.device), options.share
+    where, ratio = pick_device(options.device), options.ratio
     model = options.model
     network = load(model, where).network if model else build_model(options.backbone).to(where)
     width, height = parse_size(options.input)
@@ -217,14 +217,14 @@ def blocks(options: BlocksOptions = BlocksOptions()) -> None:  # noqa: B008
     with progress_bar("timing parts") as update:
         table = cached_cost(network.eval(), images, settings, progress=update)
     depth = network.backbone.depth
-    found = [table.predict(Mode(pause=pause)) for pause in count(depth, share)]
+    found = [table.predict(Mode(pause=pause)) for pause in count(depth, ratio)]
     speeds: dict[int, list[float]] = {}
     for item in found:
         speeds.setdefault(len(item.mode.pause.stages), []).append(speed_of(item))
     lines = {}
     for chosen in ((3, 5, 7), (4, 7, 10)):
         if chosen[-1] < depth:
-            chains = [PauseConfig(tuple((b, share) for b in chosen[:k])) for k in (1, 2, 3)]
+            chains = [PauseConfig(tuple((b, ratio) for b in chosen[:k])) for k in (1, 2, 3)]
             items = [table.predict(Mode(pause=pause)) for pause in chains]
             lines[", ".join(map(str, chosen))] = [(k, speed_of(i)) for k, i in enumerate(items, 1)]
     unpaused, path = speed_of(table.predict(UNPAUSED)), options.out / "blocks"

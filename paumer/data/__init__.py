@@ -1,1 +1,1 @@
-"""The pictures: labels, procedural street scenes, data sets on disk and their transforms."""
+"""The images: labels, procedural street scenes, data sets on disk and their transforms."""

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Finding:
-    """What one picture and its mask showed."""
+    """What one image and its mask showed."""
 
     problems: tuple[Problem, ...] = ()
     pixels: NDArray[np.int64] | None = None
@@ -46,7 +46,7 @@ def check_dataset(
 ) -> Report:
     """The report on one split of a data set, given as it is or by its name (and then `split`).
 
-    `progress` is called with how many pictures are done and how many there are.
+    `progress` is called with how many images are done and how many there are.
     """
     dataset = list_dataset(data, split) if isinstance(data, str) else data
     if isinstance(dataset, FolderDataset):
@@ -70,7 +70,7 @@ def check_dataset(
     return Report(
         name=dataset.name,
         split=dataset.split,
-        pictures=len(dataset),
+        images=len(dataset),
         problems=tuple(problems),
         classes=dataset.class_set.names,
         class_pixels=tuple(pixels[: len(dataset.class_set)].tolist()),
@@ -97,7 +97,7 @@ def check_splits(
 
 
 def with_leaks(reports: Iterable[Report]) -> tuple[Report, ...]:
-    """The reports, with a problem for each picture that an earlier one of them has as well."""
+    """The reports, with a problem for each image that an earlier one of them has as well."""
     seen: dict[str, tuple[str, str]] = {}
     checked = []
     for report in reports:
@@ -175,19 +175,19 @@ def _identity(image: NDArray[np.uint8], file: str) -> tuple[tuple[int, int], tup
 
 
 def sample_sheet(dataset: Dataset, count: int = 12, columns: int = 3) -> Image.Image:
-    """A sheet of `count` pictures from all over the data set, each beside its painted labels.
+    """A sheet of `count` images from all over the data set, each beside its painted labels.
 
-    Pictures that cannot be read are left out.
+    Images that cannot be read are left out.
     """
-    places = np.linspace(0, len(dataset) - 1, min(count, len(dataset))).round().astype(int)
+    indices = np.linspace(0, len(dataset) - 1, min(count, len(dataset))).round().astype(int)
     samples: list[Sample] = []
-    for index in places.tolist():
+    for index in indices.tolist():
         sample = _attempt(partial(dataset.__getitem__, index), Path(), [])
         samples += [sample] if sample is not None else []
     if not samples:
         raise ValueError(
-            f"cannot show pictures of {dataset.name} {dataset.split}: "
-            f"{'none of those tried can be read' if len(places) else 'it has none'}"
+            f"cannot show images of {dataset.name} {dataset.split}: "
+            f"{'none of those tried can be read' if len(indices) else 'it has none'}"
         )
     pairs = []
     for sample in samples:

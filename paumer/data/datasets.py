@@ -1,4 +1,4 @@
-"""Data sets as one thing: a picture and its labels by number, wherever they come from.
+"""Data sets as one thing: an image and its labels by number, wherever they come from.
 
 Labels are class indices from 0, and 255 where nothing is to be learnt or measured.
 """
@@ -64,7 +64,7 @@ class SceneDataset:
 
 
 class FolderDataset:
-    """Pictures and masks on disk. Reading a bad one is a ValueError that names the file."""
+    """Images and masks on disk. Reading a bad one is a ValueError that names the file."""
 
     def __init__(self, layout: Layout) -> None:
         self.name = layout.name
@@ -87,11 +87,11 @@ class FolderDataset:
         return Sample(pair.name, image, labels)
 
     def files(self, index: int) -> tuple[Path, Path]:
-        """The files of a picture and of its mask."""
+        """The files of an image and of its mask."""
         return self.pairs[index].image, self.pairs[index].mask
 
     def read_mask(self, index: int) -> tuple[NDArray[np.uint8], dict[Value, int]]:
-        """The labels of a picture, and the values of its mask that stand for no class."""
+        """The labels of an image, and the values of its mask that stand for no class."""
         return self.code.read(read_labels(self.pairs[index].mask, self.code.rgb))
 
 
@@ -121,7 +121,7 @@ class JoinedDataset:
         return part[place]
 
     def files(self, index: int) -> tuple[Path, Path] | None:
-        """The files of a picture and of its labels; None where they are made, not read."""
+        """The files of an image and of its labels; None where they are made, not read."""
         part, place = self._find(index)
         return part.files(place)
 
@@ -193,9 +193,9 @@ def _pack(red: Any, green: Any, blue: Any) -> Any:
 def size_message(
     image_file: Path, image: NDArray[np.uint8], mask_file: Path, labels: NDArray[np.uint8]
 ) -> str:
-    """A sentence on a mask that has not the size of its picture."""
+    """A sentence on a mask that has not the size of its image."""
     return (
-        f'the mask "{mask_file}" is {labels.shape[1]}x{labels.shape[0]}, but its picture '
+        f'the mask "{mask_file}" is {labels.shape[1]}x{labels.shape[0]}, but its image '
         f'"{image_file}" is {image.shape[1]}x{image.shape[0]}: they must have the same size'
     )
 
@@ -204,7 +204,7 @@ def open_dataset(spec: str, split: str = "train") -> Dataset:
     """The data set of that name: scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR or a data.yaml.
 
     Scenes come as `scenes`, `scenes:COUNT` or `scenes:COUNT@WIDTHxHEIGHT`. Several of the same
-    classes are joined by `+`, as in `camvid:DIR+scenes:400`. Pictures or masks without a mate, or
+    classes are joined by `+`, as in `camvid:DIR+scenes:400`. Images or masks without a mate, or
     of the same name, are a ValueError.
     """
     dataset = list_dataset(spec, split)

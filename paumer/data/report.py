@@ -10,14 +10,14 @@ from paumer.data.layouts import Problem
 class Report:
     """What a check found in one split.
 
-    `pictures` counts those that have a mask. `class_pixels` are exact counts over all masks that
-    could be read, in the order of `classes`; `sizes` are (width, height) and how many pictures
-    have it, the most frequent first. `contents` are file and content hash of every picture.
+    `images` counts those that have a mask. `class_pixels` are exact counts over all masks that
+    could be read, in the order of `classes`; `sizes` are (width, height) and how many images
+    have it, the most frequent first. `contents` are file and content hash of every image.
     """
 
     name: str
     split: str
-    pictures: int
+    images: int
     problems: tuple[Problem, ...]
     classes: tuple[str, ...]
     class_pixels: tuple[int, ...]
@@ -36,7 +36,7 @@ class Report:
         values = asdict(self)
         del values["contents"]
         values["sizes"] = [
-            {"width": width, "height": height, "pictures": count}
+            {"width": width, "height": height, "images": count}
             for (width, height), count in self.sizes
         ]
         return values
@@ -46,7 +46,7 @@ class Report:
         sizes = [f"{width}x{height} ({count})" for (width, height), count in self.sizes]
         more = f" and {len(sizes) - 6} more" if len(sizes) > 6 else ""
         lines = [
-            f"{self.name} {self.split}: {self.pictures:,} pictures, "
+            f"{self.name} {self.split}: {self.images:,} images, "
             f"{len(self.problems) or 'no'} problem{'s' if len(self.problems) != 1 else ''}",
             f"sizes: {', '.join(sizes[:6]) or 'none could be read'}{more}",
             "",

@@ -13,7 +13,7 @@ from paumer.data.layouts import Problem
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A uint8 RGB picture (h w 3) and its uint8 labels (h w), 255 where there is none."""
+    """A uint8 RGB image (h w 3) and its uint8 labels (h w), 255 where there is none."""
 
     name: str
     image: NDArray[np.uint8]
@@ -38,4 +38,4 @@ class Dataset(Protocol):
     def __getitem__(self, index: int) -> Sample: ...
 
     def files(self, index: int) -> tuple[Path, Path] | None:
-        """The files of a picture and of its labels; None where they are made, not read."""
+        """The files of an image and of its labels; None where they are made, not read."""

@@ -1,7 +1,7 @@
-"""Training crops: scale, crop, flip and colour on a picture and its labels together.
+"""Training crops: scale, crop, flip and colour on an image and its labels together.
 
 The recipe of Segmenter and mmsegmentation by torchvision's v2 functions. Every number is drawn from
-the seed that comes with the picture, so a crop is the same in any process, thread and order, and no
+the seed that comes with the image, so a crop is the same in any process, thread and order, and no
 global random state is read or changed.
 """
 
@@ -24,11 +24,11 @@ Three = tuple[float, float, float]
 
 @runtime_checkable
 class Labelled(Protocol):
-    """Anything with a uint8 RGB picture (h w 3) and uint8 labels (h w)."""
+    """Anything with a uint8 RGB image (h w 3) and uint8 labels (h w)."""
 
     @property
     def image(self) -> NDArray[np.uint8]:
-        """The picture."""
+        """The image."""
 
     @property
     def labels(self) -> NDArray[np.uint8]:
@@ -37,9 +37,9 @@ class Labelled(Protocol):
 
 @dataclass(frozen=True)
 class TrainTransform:
-    """A random training crop of (height, width) `crop` from a picture of any size.
+    """A random training crop of (height, width) `crop` from an image of any size.
 
-    The picture is scaled to fit `fit` (long side, short side; None: its own size) times a number
+    The image is scaled to fit `fit` (long side, short side; None: its own size) times a number
     drawn from `scale`. Of ten crops the first is taken in which no class fills more than `most` of
     the labelled pixels, or else the last.
     """
@@ -64,11 +64,11 @@ class TrainTransform:
         self, sample: Labelled, seed: int
     ) -> tuple[Float[Tensor, "3 h w"], Int[Tensor, "h w"]]:
         """The normalised crop and its labels, wholly decided by the sample and the seed."""
-        dice = np.random.Generator(np.random.PCG64(seed))
-        size = scaled_size(sample.labels.shape, self.fit, dice.uniform(*self.scale))
+        rng = np.random.Generator(np.random.PCG64(seed))
+        size = scaled_size(sample.labels.shape, self.fit, rng.uniform(*self.scale))
         part = [min(most, side) for most, side in zip(self.crop, size, strict=True)]
-        # What of the picture the crop shows: cutting first, then resizing, spares most of the work.
-        box = self._choose_box(sample.labels, size, part, dice)
+        # What of the image the crop shows: cutting first, then resizing, spares most of the work.
+        box = self._choose_box(sample.labels, size, part, rng)
         pixels = torch.from_numpy(np.array(sample.image[box].transpose(2, 0, 1)))
         image = T.resize(tv_tensors.Image(pixels), part, InterpolationMode.BILINEAR, antialias=True)
         labels = T.resize(
@@ -77,8 +77,8 @@ class TrainTransform:
             InterpolationMode.NEAREST_EXACT,
         )
         if self.colour:
-            image = distort(image, dice)
-        if dice.random() < self.flip:
+            image = distort(image, rng)
+        if rng.random() < self.flip:
             image, labels = T.horizontal_flip(image), T.horizontal_flip(labels)
         # Padded after normalising, so that the padding has the mean colour.
         padding = (0, self.crop[1] - part[1], 0, self.crop[0] - part[0])
@@ -87,16 +87,16 @@ class TrainTransform:
         return normal, target
 
     def _choose_box(
-        self, labels: NDArray[np.uint8], size: tuple[int, int], part: list[int], dice: Dice
+        self, labels: NDArray[np.uint8], size: tuple[int, int], part: list[int], rng: Dice
     ) -> tuple[slice, slice]:
-        """The rows and columns of the unscaled picture that become the crop."""
+        """The rows and columns of the unscaled image that become the crop."""
         sides = [
             max(1, round(of * whole / scaled))
             for of, whole, scaled in zip(part, labels.shape, size, strict=True)
         ]
         for _ in range(10):
-            top = int(dice.integers(0, labels.shape[0] - sides[0] + 1))
-            left = int(dice.integers(0, labels.shape[1] - sides[1] + 1))
+            top = int(rng.integers(0, labels.shape[0] - sides[0] + 1))
+            left = int(rng.integers(0, labels.shape[1] - sides[1] + 1))
             box = slice(top, top + sides[0]), slice(left, left + sides[1])
             counts = np.bincount(labels[box].ravel(), minlength=256)
             counts[self.ignore] = 0
@@ -108,7 +108,7 @@ class TrainTransform:
 def scaled_size(
     size: tuple[int, ...], fit: tuple[int, int] | None, ratio: float = 1.0
 ) -> tuple[int, int]:
-    """The (height, width) a picture is scaled to: it fits (long, short) times ratio, same shape."""
+    """The (height, width) an image is scaled to: it fits (long, short) times ratio, same shape."""
     height, width = size
     factor = ratio
     if fit is not None:
@@ -117,14 +117,14 @@ def scaled_size(
     return max(1, int(height * factor + 0.5)), max(1, int(width * factor + 0.5))
 
 
-def distort(image: UInt8[Tensor, "3 h w"], dice: Dice) -> UInt8[Tensor, "3 h w"]:
-    """The picture in other light: brightness, contrast, saturation and hue, each half the time.
+def distort(image: UInt8[Tensor, "3 h w"], rng: Dice) -> UInt8[Tensor, "3 h w"]:
+    """The image in other light: brightness, contrast, saturation and hue, each half the time.
 
     Brightness adds up to 32 of 255, contrast multiplies by 0.5 to 1.5, saturation likewise, hue
     turns by up to a tenth of the circle. Contrast comes before the last two or after them.
     """
-    bright, contrast, saturate, turn, early = (dice.random(5) < 0.5).tolist()
-    shift, gain, depth, hue = dice.uniform((-32, 0.5, 0.5, -0.1), (32, 1.5, 1.5, 0.1)).tolist()
+    bright, contrast, saturate, turn, early = (rng.random(5) < 0.5).tolist()
+    shift, gain, depth, hue = rng.uniform((-32, 0.5, 0.5, -0.1), (32, 1.5, 1.5, 0.1)).tolist()
     if bright:
         image = (image.to(torch.int16) + round(shift)).clamp_(0, 255).to(torch.uint8)
     if contrast and early:
@@ -143,7 +143,7 @@ def normalise(
 ) -> Float[Tensor, "*b 3 h w"]:
     """What the network reads: (image / 255 - mean) / std, channels first.
 
-    Tensors have the channels first already, arrays have them last. The only place where pictures
+    Tensors have the channels first already, arrays have them last. The only place where images
     are normalised.
     """
     if isinstance(images, np.ndarray):

@@ -88,8 +88,8 @@ def _sort(
     from onnxscript import opset18 as op
 
     count = op.Shape(self, start=dim, end=None if dim == -1 else dim + 1)
-    values, places = op.TopK(self, count, axis=dim, largest=int(descending), sorted=1)
-    return values, places
+    values, patch_index = op.TopK(self, count, axis=dim, largest=int(descending), sorted=1)
+    return values, patch_index
 
 
 def _write_rounded(proto: Any, path: Path) -> None:

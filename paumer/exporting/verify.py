@@ -47,7 +47,7 @@ def verify(
     return worst
 
 
-USE_SCRIPT = '''"""Segment a picture with {file}: python THIS.py street.jpg [share ...]
+USE_SCRIPT = '''"""Segment an image with {file}: python THIS.py street.jpg [share ...]
 
 Needs numpy, pillow and onnxruntime. With a file whose ratios are free, give a share for each
 block at which it can pause.
@@ -66,8 +66,8 @@ session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvid
 info = json.loads(session.get_modelmeta().custom_metadata_map["paumer"])
 config, (height, width) = info["config"], info["size"]
 
-picture = Image.open(sys.argv[1]).convert("RGB")
-pixels = np.asarray(picture.resize((width, height)), np.float32) / 255
+image = Image.open(sys.argv[1]).convert("RGB")
+pixels = np.asarray(image.resize((width, height)), np.float32) / 255
 normal = (pixels - np.float32(config["mean"])) / np.float32(config["std"])
 feed = {{"images": normal.transpose(2, 0, 1)[None]}}
 if info["dial"]:
@@ -84,7 +84,7 @@ labels = logits[0].argmax(0)
 for label, count in sorted(zip(*np.unique(labels, return_counts=True)), key=lambda pair: -pair[1]):
     print(f"{{config['classes'][label]}}: {{count / labels.size:.1%}}")
 print(f"{{(paused_after > 0).mean():.0%}} of the patches paused")
-mask = Image.fromarray(labels.astype(np.uint8)).resize(picture.size, Image.Resampling.NEAREST)
+mask = Image.fromarray(labels.astype(np.uint8)).resize(image.size, Image.Resampling.NEAREST)
 mask.save(pathlib.Path(sys.argv[1]).stem + "_mask.png")
 '''
 """A small program that uses an exported file and nothing of paumer."""

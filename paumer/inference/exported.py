@@ -20,7 +20,7 @@ from jaxtyping import Float
 from paumer.inference.fused import fuse_attention
 from paumer.mode import Mode, check_runnable
 from paumer.pause_config import PauseConfig, Threshold
-from paumer.pausing import going_on
+from paumer.pausing import keep_count
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -66,7 +66,7 @@ class ExportInfo:
             share = shares.get(block, 0.0)
             if isinstance(share, Threshold):
                 raise ValueError(f'an exported file takes shares, not thresholds ("{pause}")')
-            active = going_on(active, share)
+            active = keep_count(active, share)
             counts.append(active)
         return counts
 

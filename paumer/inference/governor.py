@@ -7,7 +7,7 @@ and answers with the most accurate point that still keeps the deadline.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paumer.measurement import Measurement, skyline
+from paumer.measurement import Measurement, pareto_front
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def ladder(points: Sequence[Measurement], floor: float | None = None) -> tuple[R
             f"no operating point reaches an mIoU of {100 * (floor or 0):g}: the best has "
             f"{100 * best:.2f}"
         )
-    return tuple(Rung(p, 1 / (p.images_per_second or 1.0)) for p in skyline(good))
+    return tuple(Rung(p, 1 / (p.images_per_second or 1.0)) for p in pareto_front(good))
 
 
 class Governor:

@@ -1,4 +1,4 @@
-"""Many pictures: read, segmented and written all at once, one broken one not stopping the rest."""
+"""Many images: read, segmented and written all at once, one broken one not stopping the rest."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class Outcome:
-    """What became of the pictures: how many were written, passed over, and broken and why."""
+    """What became of the images: how many were written, passed over, and broken and why."""
 
     written: int = 0
     passed: int = 0
@@ -43,10 +43,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Job:
-    """Pictures to be segmented into a folder, with what to write of each.
+    """Images to be segmented into a folder, with what to write of each.
 
-    ``governor`` moves the operating point from picture to picture; then pictures run one by one.
-    Finished pictures are listed in ``predictions.jsonl`` and passed over the next time.
+    ``governor`` moves the operating point from image to image; then images run one by one.
+    Finished images are listed in ``predictions.jsonl`` and passed over the next time.
     """
 
     predictor: Predictor
@@ -62,7 +62,7 @@ class Job:
             raise ValueError(f'cannot write "{unknown[0]}": choose from {", ".join(KINDS)}')
 
     def run(self, sources: Sequence[Source], progress: Progress | None = None) -> Outcome:
-        """Segment the pictures. Reading and writing happen in threads beside the network."""
+        """Segment the images. Reading and writing happen in threads beside the network."""
         outcome = Outcome()
         lines = _read_lines(self.out / LINES_FILE)
         todo = [source for source in sources if not self._finished(source, lines)]
@@ -133,7 +133,7 @@ class Job:
     def _read(
         self, groups: Sequence[Sequence[Source]], outcome: Outcome
     ) -> Iterator[tuple[int, list[tuple[Source, Picture]]]]:
-        """The pictures of each group that can be read, the next ones read meanwhile."""
+        """The images of each group that can be read, the next ones read meanwhile."""
         done = 0
         with ThreadPoolExecutor(2) as readers:
             coming = [[readers.submit(read_image, s.path) for s in g] for g in groups[:2]]
@@ -173,7 +173,7 @@ class Job:
     def _write(self, source: Source, result: Segmentation) -> dict[str, Any]:
         paths = write_results(result, self.out / source.name, self.kinds)
         return {
-            "picture": str(source.path),
+            "image": str(source.path),
             "name": source.name,
             "mode": str(result.mode),
             "seconds": round(result.seconds, 6),
@@ -207,7 +207,7 @@ class Job:
 
 
 def _version(path: Path) -> str:
-    """Which picture lies there: when it was written, and its size."""
+    """Which image lies there: when it was written, and its size."""
     try:
         file = path.stat()
     except OSError:  # It is gone, which only its reader needs to say.

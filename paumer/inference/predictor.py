@@ -178,12 +178,12 @@ class Predictor:
         """The (height, width) that the network sees of an image of that size, or of a window."""
         return window_size(self._scaled(size, mode), self._as_trained(inference or Inference()))
 
-    def multiply_adds(
+    def macs(
         self, size: tuple[int, int], mode: Mode = UNPAUSED, inference: Inference | None = None
     ) -> int:
-        """Exact multiply-adds of an image of that (height, width), over all its windows."""
+        """Exact MACs of an image of that (height, width), over all its windows."""
         seen = self.input_size(size, mode, inference)
-        one = self.network.multiply_adds(seen, replace(mode, size=None))
+        one = self.network.macs(seen, replace(mode, size=None))
         return self.windows(size, mode, inference) * one
 
     def scaled_labels(

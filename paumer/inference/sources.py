@@ -1,4 +1,4 @@
-"""What is to be segmented: files, folders and patterns as pictures with names, or videos."""
+"""What is to be segmented: files, folders and patterns as images with names, or videos."""
 
 import glob
 from collections import Counter
@@ -26,7 +26,7 @@ class Source:
 
 
 def find_sources(texts: Sequence[str | Path], leave_out: Path | None = None) -> list[Source]:
-    """The pictures and videos meant by files, folders and patterns such as ``streets/*.jpg``.
+    """The images and videos meant by files, folders and patterns such as ``streets/*.jpg``.
 
     Folders are searched recursively, and the results mirror them. What lies below ``leave_out``,
     the output folder, is not taken for input.
@@ -45,7 +45,7 @@ def _find(text: str) -> list[Source]:
     if path.is_file():
         return [Source(path, path.stem)]
     if path.is_dir():
-        return _below(path, (p for p in path.rglob("*")), f'no pictures or videos in "{text}"')
+        return _below(path, (p for p in path.rglob("*")), f'no images or videos in "{text}"')
     if glob.has_magic(text):
         root = Path(*_plain_parts(path))
         matches = (Path(name) for name in glob.glob(text, recursive=True))  # noqa: PTH207

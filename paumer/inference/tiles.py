@@ -1,7 +1,7 @@
 """Sliding windows, and full-size labels without full-size logits.
 
 Enlarging coarse logits, averaging where windows overlap, cropping the padding and scaling back to
-the picture's own size are all linear, and act on rows and columns apart. So the full-size logits
+the image's own size are all linear, and act on rows and columns apart. So the full-size logits
 are ``down @ coarse @ across.T``, with the coarse logits of all windows side by side, and a strip
 of labels needs only a slice of ``down``.
 """
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from paumer.data.images import PIXEL_LIMIT
 
 STRIP, TILE = 32, 512
-"""Rows and columns of labels made at a time: their logits stay small, whatever the picture."""
+"""Rows and columns of labels made at a time: their logits stay small, whatever the image."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ def anchors(side: int, window: int, stride: int) -> tuple[int, ...]:
 def blending(
     starts: tuple[int, ...], window: int, cells: int, padded: int, side: int, size: int
 ) -> Float[Tensor, "size columns"]:
-    """How rows of all windows' coarse cells, one window after the other, make rows of the picture.
+    """How rows of all windows' coarse cells, one window after the other, make rows of the image.
 
     Each window's ``cells`` cover ``padded`` pixels, of which the first ``window`` count. The
     windows cover ``side`` pixels, scaled to ``size`` at the end.
@@ -82,13 +82,13 @@ def blending(
 
 
 Pass = tuple[Float[Tensor, "classes _ _"], Float[Tensor, "h _"], Float[Tensor, "w _"]]
-"""Coarse logits of a picture, and how their rows and columns make those of the picture."""
+"""Coarse logits of an image, and how their rows and columns make those of the image."""
 
 
 def full_labels(passes: Sequence[Pass]) -> UInt8[Tensor, "h w"] | Int[Tensor, "h w"]:
     """The likeliest class of every pixel, made strip by strip.
 
-    Of several passes over one picture, at other scales or mirrored, the probabilities are averaged.
+    Of several passes over one image, at other scales or mirrored, the probabilities are averaged.
     """
     (coarse, down, across), *more = passes
     classes, height, width = len(coarse), len(down), len(across)

@@ -57,7 +57,7 @@ class VideoReader:
 
 
 class VideoWriter:
-    """An H.264 video of RGB pictures, with the sound of another file where it has any.
+    """An H.264 video of RGB images, with the sound of another file where it has any.
 
     The file appears under its name when it is complete.
     """
@@ -80,22 +80,22 @@ class VideoWriter:
             self._packets = iter(self._sound_file.demux(source))
         self._next: Any = None
 
-    def write(self, picture: Picture) -> None:
-        """Add one picture; the first one decides the size."""
+    def write(self, image: Picture) -> None:
+        """Add one image; the first one decides the size."""
         av = _av()
-        height, width = picture.shape[:2]
+        height, width = image.shape[:2]
         # H.264 halves the resolution of colours, so both sides have to be even.
-        picture = np.pad(picture, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+        image = np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
         if self._count == 0:
-            self._stream.height, self._stream.width = picture.shape[:2]
-        frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+            self._stream.height, self._stream.width = image.shape[:2]
+        frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
         frame.pts, frame.time_base = self._count, 1 / self.rate
         self._count += 1
         self._file.mux(self._stream.encode(frame))
         self._copy_sound(float(self._count / self.rate))
 
     def _copy_sound(self, until: float) -> None:
-        """Copy the sound up to a time, so that sound and pictures lie beside each other."""
+        """Copy the sound up to a time, so that sound and images lie beside each other."""
         while self._packets is not None:
             packet = self._next or next(self._packets, None)
             self._next = None

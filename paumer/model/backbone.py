@@ -21,7 +21,7 @@ POSITION_RESIZE: dict[str, dict[str, Any]] = {
     "bicubic": {"interpolation": "bicubic", "antialias": False},
     "bilinear": {"interpolation": "bilinear", "antialias": False},
 }
-"""How position embeddings follow the picture size: timm's way, mmsegmentation's, Segmenter's."""
+"""How position embeddings follow the image size: timm's way, mmsegmentation's, Segmenter's."""
 
 _MODULES = ["vision_transformer", "deit", "eva"]  # Where timm keeps its plain ViTs.
 _CLASSIFIER = ("head", "fc_norm", "attn_pool", "pre_logits")  # Parts only a classifier uses.
@@ -62,7 +62,7 @@ class Backbone(nn.Module):
         if getattr(vit, "rope_mixed", False):
             raise ValueError(
                 "this backbone has a rotary table of its own for every block and head; "
-                "only tables shared by all blocks can follow the patches that go on"
+                "only tables shared by all blocks can follow the patches that continue"
             )
         # Parts that only a classifier uses would never get a gradient.
         vit.fc_norm = nn.Identity()
@@ -166,19 +166,19 @@ class Backbone(nn.Module):
         result: Tensor = block(tokens, rope=table) if self.rotary else block(tokens)
         return result
 
-    def multiply_adds_embed(self, patches: int) -> int:
-        """Multiply-adds of cutting one picture into ``patches`` tokens."""
+    def embed_macs(self, patches: int) -> int:
+        """Multiply-adds of cutting one image into ``patches`` tokens."""
         return patches * int(self.vit.patch_embed.proj.weight.numel())
 
-    def multiply_adds_block(self, number: int, tokens: int) -> int:
-        """Multiply-adds of block ``number`` over ``tokens`` tokens of one picture."""
-        return block_multiply_adds(self.blocks[number - 1], tokens)
+    def block_macs(self, number: int, tokens: int) -> int:
+        """Multiply-adds of block ``number`` over ``tokens`` tokens of one image."""
+        return attention_block_macs(self.blocks[number - 1], tokens)
 
 
 def gather_table(
     table: Float[Tensor, "n r"] | Float[Tensor, "b 1 n r"], kept: Int[Tensor, "b k"]
 ) -> Float[Tensor, "b 1 k r"]:
-    """The rotary table of the patches that go on, which differ from picture to picture."""
+    """The rotary table of the patches that continue, which differ from image to image."""
     if table.dim() == 2:
         return table[kept].unsqueeze(1)
     rows = kept[:, None, :, None].expand(-1, -1, -1, table.shape[-1])
@@ -192,7 +192,7 @@ def extend_table(table: Float[Tensor, "b 1 n r"], count: int) -> Float[Tensor, "
     return torch.cat([table, still], 2)
 
 
-def block_multiply_adds(block: nn.Module, tokens: int) -> int:
+def attention_block_macs(block: nn.Module, tokens: int) -> int:
     """Multiply-adds of one transformer block: its linear layers and the two attention products."""
     layers = {name: m for name, m in block.named_modules() if isinstance(m, nn.Linear)}
     linear = sum(layer.weight.numel() for layer in layers.values())
@@ -242,7 +242,7 @@ def create_backbone(
 
 
 def normalisation(name: str) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
-    """Mean and standard deviation of the pictures that the backbone's timm weights expect."""
+    """Mean and standard deviation of the images that the backbone's timm weights expect."""
     _check_name(name)
     config = timm.get_pretrained_cfg(name)
     if not config:

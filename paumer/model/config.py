@@ -11,10 +11,10 @@ _REMOVED = ("rejoin", "aux_norm", "temperatures")
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """How to build the network again, and what its classes and pictures are.
+    """How to build the network again, and what its classes and images are.
 
-    ``short_side`` is the length that the shorter side of pictures is scaled to, None leaves them;
-    ``window`` and ``stride`` say how large pictures are cut (see ``Inference``). With ``context``
+    ``short_side`` is the length that the shorter side of images is scaled to, None leaves them;
+    ``window`` and ``stride`` say how large images are cut (see ``Inference``). With ``context``
     the mean of the patches that pause continues in their place.
     """
 

@@ -10,7 +10,7 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from paumer.model.backbone import block_multiply_adds
+from paumer.model.backbone import attention_block_macs
 
 
 class TokenDecoder(nn.Module):
@@ -50,8 +50,8 @@ class LinearDecoder(TokenDecoder):
         logits: Tensor = self.head(tokens)
         return logits
 
-    def multiply_adds(self, tokens: int) -> int:
-        """Multiply-adds over ``tokens`` patches of one picture."""
+    def macs(self, tokens: int) -> int:
+        """Multiply-adds over ``tokens`` patches of one image."""
         return tokens * self.head.weight.numel()
 
 
@@ -95,10 +95,10 @@ class MaskTransformer(TokenDecoder):
         logits: Tensor = self.mask_norm(patches @ classes.transpose(1, 2))
         return logits
 
-    def multiply_adds(self, tokens: int) -> int:
-        """Multiply-adds over ``tokens`` patches of one picture."""
+    def macs(self, tokens: int) -> int:
+        """Multiply-adds over ``tokens`` patches of one image."""
         _, classes, width = self.class_embedding.shape
-        blocks = sum(block_multiply_adds(block, tokens + classes) for block in self.blocks)
+        blocks = sum(attention_block_macs(block, tokens + classes) for block in self.blocks)
         projections = (2 * tokens + classes) * width * width
         return blocks + projections + tokens * classes * width
 
@@ -137,8 +137,8 @@ class PUPDecoder(nn.Module):
         logits: Tensor = self.classifier(features)
         return logits
 
-    def multiply_adds(self, tokens: int) -> int:
-        """Multiply-adds over ``tokens`` patches of one picture."""
+    def macs(self, tokens: int) -> int:
+        """Multiply-adds over ``tokens`` patches of one image."""
         total, pixels = 0, tokens
         for number, convolution in enumerate(self.convolutions):
             pixels *= self.scale**2 if number else 1
@@ -165,12 +165,12 @@ def create_decoder(
 
 
 def to_grid(values: Float[Tensor, "b n c"], grid: tuple[int, int]) -> Float[Tensor, "b c h w"]:
-    """Values of patches in reading order, laid out as a picture."""
+    """Values of patches in reading order, laid out as an image."""
     return values.transpose(1, 2).reshape(values.shape[0], values.shape[2], *grid)
 
 
 def upsample(
     values: Float[Tensor, "b c h w"], size: tuple[int, ...]
 ) -> Float[Tensor, "b c height width"]:
-    """The picture enlarged to ``size`` (height, width), bilinearly between pixel centres."""
+    """The image enlarged to ``size`` (height, width), bilinearly between pixel centres."""
     return F.interpolate(values, size=size, mode="bilinear", align_corners=False)

@@ -227,6 +227,6 @@ def _model_card(config: ModelConfig) -> str:
         "```python\nimport paumer\n\n"
         'model = paumer.load("path/to/this/directory")\n'
         'result = model.predict("street.jpg", "3:0.4,5:0.4")\n```\n\n'
-        f"Pictures are RGB, scaled to 0..1, mean {list(config.mean)}, std {list(config.std)}.\n\n"
+        f"Images are RGB, scaled to 0..1, mean {list(config.mean)}, std {list(config.std)}.\n\n"
         f"Classes: {', '.join(config.classes)}.\n"
     )

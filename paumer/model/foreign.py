@@ -172,7 +172,7 @@ def _config(
     side = round(patches**0.5) * patch
     size = (image_size[0], image_size[1]) if len(image_size) == 2 else (side, side)
     if size[0] // patch * (size[1] // patch) != patches:
-        raise ValueError(f"it has {patches} positions, which do not fit a picture of {size}")
+        raise ValueError(f"it has {patches} positions, which do not fit an image of {size}")
     classes = head.shape[1] if masks else head.shape[0]
     if len(names) != classes:
         names = tuple(f"class {i}" for i in range(classes))

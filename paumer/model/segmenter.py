@@ -47,8 +47,8 @@ class Prediction:
             device=self.logits.device,
         )
         for stage in self.stages:
-            blocks[stage.places] = stage.block
-            blocks[stage.places.gather(1, stage.kept)] = 0
+            blocks[stage.patch_index] = stage.block
+            blocks[stage.patch_index.gather(1, stage.kept)] = 0
         return blocks.view(-1, *self.grid)
 
 
@@ -173,8 +173,8 @@ class PausingSegmenter(nn.Module, Pretrained, library_name="paumer", tags=["paum
         """Images of whole patches, cut and embedded, before block 1."""
         tokens, table = self.backbone.embed(images)
         batch, patches = tokens.shape[0], tokens.shape[1] - self.backbone.prefix
-        places = torch.arange(batch * patches, device=tokens.device).view(batch, patches)
-        return Walk(tokens, places, table)
+        patch_index = torch.arange(batch * patches, device=tokens.device).view(batch, patches)
+        return Walk(tokens, patch_index, table)
 
     def run_block(self, walk: Walk, block: int) -> Walk:
         """The walk after ``block``, before which it stands."""
@@ -192,7 +192,7 @@ class PausingSegmenter(nn.Module, Pretrained, library_name="paumer", tags=["paum
         prefix = self.backbone.prefix
         # The prefix passes the head too: cutting it off first would copy all tokens.
         logits = self.aux_head(walk.tokens)[:, prefix:]
-        score = pause.criterion(logits.detach(), walk.places)
+        score = pause.criterion(logits.detach(), walk.patch_index)
         walks = []
         for images, keep in pausing.group_by_count(score, pause.amount):
             part, some, scores = walk, logits, score
@@ -200,12 +200,12 @@ class PausingSegmenter(nn.Module, Pretrained, library_name="paumer", tags=["paum
                 part, some, scores = walk.select(images), logits[images], score[images]
             kept = pausing.choose(scores, keep)
             rows = pausing.rows_of(kept, part.tokens.shape[1], prefix)
-            stage = Stage(pause.block, part.tokens, part.places, some, scores, kept, rows)
+            stage = Stage(pause.block, part.tokens, part.patch_index, some, scores, kept, rows)
             walks.append(
                 replace(
                     part,
                     tokens=pausing.pause(part.tokens, rows),
-                    places=part.places.gather(1, kept),
+                    patch_index=part.patch_index.gather(1, kept),
                     table=None if part.table is None else gather_table(part.table, kept),
                     stages=(*part.stages, stage),
                     means=self._means(part, kept) if self.context else None,
@@ -215,7 +215,7 @@ class PausingSegmenter(nn.Module, Pretrained, library_name="paumer", tags=["paum
 
     def _means(self, walk: Walk, kept: Int[Tensor, "b k"]) -> Float[Tensor, "b m d"] | None:
         """Those of earlier pauses, and that of the patches which pause now, if any do."""
-        if kept.shape[1] == walk.places.shape[1]:
+        if kept.shape[1] == walk.patch_index.shape[1]:
             return walk.means
         mean = pausing.mean_paused(walk.tokens, kept, self.backbone.prefix)
         return mean if walk.means is None else torch.cat([walk.means, mean], 1)
@@ -245,7 +245,7 @@ class PausingSegmenter(nn.Module, Pretrained, library_name="paumer", tags=["paum
         patches = self.backbone.norm(walk.tokens)[:, self.backbone.prefix :]
         log_p = self.decoder.token_logits(patches).log_softmax(-1)
         stages = [
-            (stage.logits.log_softmax(-1), pausing.rows_of(stage.kept, stage.places.shape[1]))
+            (stage.logits.log_softmax(-1), pausing.rows_of(stage.kept, stage.patch_index.shape[1]))
             for stage in walk.stages
         ]
         return pausing.assemble(log_p, stages)
@@ -281,8 +281,8 @@ class PausingSegmenter(nn.Module, Pretrained, library_name="paumer", tags=["paum
         for name in mode.protect:
             self._class(name)
 
-    def multiply_adds(self, size: tuple[int, int], mode: ModeLike = UNPAUSED) -> int:
-        """Exact multiply-adds of one image of ``size`` (height, width), by shares only.
+    def macs(self, size: tuple[int, int], mode: ModeLike = UNPAUSED) -> int:
+        """Exact MACs of one image of ``size`` (height, width), by shares only.
 
         Counted as usual: convolutions, linear layers and attention products, not upsampling.
         """
@@ -290,20 +290,20 @@ class PausingSegmenter(nn.Module, Pretrained, library_name="paumer", tags=["paum
         self.check(mode)
         down, across = (-(-s // p) for s, p in zip(size, self.backbone.patch, strict=True))
         patches = down * across
-        active, means, total = patches, 0, self.backbone.multiply_adds_embed(patches)
+        active, means, total = patches, 0, self.backbone.embed_macs(patches)
         head = sum(m.weight.numel() for m in self.aux_head.modules() if isinstance(m, nn.Linear))
         amounts: dict[int, Amount] = dict(mode.pause.stages)
         for number in range(1, self.backbone.depth + 1):
             own = active + self.backbone.prefix
-            total += self.backbone.multiply_adds_block(number, own + means)
+            total += self.backbone.block_macs(number, own + means)
             amount = amounts.get(number)
             if isinstance(amount, Threshold):
                 raise ValueError(f'the cost of "{mode}" depends on the image: give shares')
             if amount is not None:
                 total += own * head
-                active, before = pausing.going_on(active, amount), active
+                active, before = pausing.keep_count(active, amount), active
                 means += self.context and active < before
-        return total + self.decoder.multiply_adds(active if mode.early_exit else patches)
+        return total + self.decoder.macs(active if mode.early_exit else patches)
 
 
 def pad_to_patches(

@@ -22,7 +22,7 @@ class Walk:
     """
 
     tokens: Float[Tensor, "b t d"]
-    places: Int[Tensor, "b n"]
+    patch_index: Int[Tensor, "b n"]
     table: Tensor | None
     stages: tuple[Stage, ...] = ()
     means: Float[Tensor, "b m d"] | None = None
@@ -30,19 +30,19 @@ class Walk:
     @property
     def images(self) -> Int[Tensor, " b"]:
         """Which images of the batch these are."""
-        first = self.stages[0].places if self.stages else self.places
+        first = self.stages[0].patch_index if self.stages else self.patch_index
         return first[:, 0] // first.shape[1]
 
     def select(self, images: Int[Tensor, " g"]) -> "Walk":
         """The same walk of some of its images."""
         stages = []
         for old in self.stages:
-            kept, length, patches = old.kept[images], old.tokens.shape[1], old.places.shape[1]
+            kept, length, patches = old.kept[images], old.tokens.shape[1], old.patch_index.shape[1]
             stages.append(
                 Stage(
                     old.block,
                     old.tokens[images],
-                    old.places[images],
+                    old.patch_index[images],
                     old.logits[images],
                     old.score[images],
                     kept,
@@ -55,7 +55,7 @@ class Walk:
         return replace(
             self,
             tokens=self.tokens[images],
-            places=self.places[images],
+            patch_index=self.patch_index[images],
             table=table,
             stages=tuple(stages),
             means=None if self.means is None else self.means[images],

@@ -1,1 +1,1 @@
-"""Procedural street scenes: a photograph-like picture and its labels from a seed."""
+"""Procedural street scenes: a photograph-like image and its labels from a seed."""

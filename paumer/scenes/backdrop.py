@@ -60,7 +60,7 @@ Outline = Sequence[Point]
 
 
 def draw_sky(canvas: Canvas, weather: Weather) -> None:
-    """Fills the picture down to the horizon with sky and clouds."""
+    """Fills the image down to the horizon with sky and clouds."""
     camera, light = canvas.camera, canvas.light
     rows = max(2, min(camera.height, int(camera.horizon) + 2))
     # clouds are soft: half the resolution shows all there is
@@ -179,7 +179,7 @@ def _surface(
     """Brightness of the ground's own texture: grit, stains, repairs, joints of slabs."""
     start, coarse = ground.offset, billows()
     pixel = along / camera.focal
-    stride = along * pixel / camera.eye  # metres of street per picture row
+    stride = along * pixel / camera.eye  # metres of street per image row
     fade = np.clip(0.05 / (0.3 * stride + pixel), 0.12, 1) * ground.roughness
     down, right = (along * 48).astype(np.int32), (across * 48).astype(np.int32)
     fine = ((down + start[0]) & 511) * 512 + ((right + start[1]) & 511)
@@ -205,7 +205,7 @@ def _surface(
 
 @dataclass(frozen=True)
 class Lens:
-    """The camera's own marks on a picture."""
+    """The camera's own marks on an image."""
 
     brightness: Number
     balance: Tint
@@ -221,7 +221,7 @@ class Lens:
 def photograph(
     canvas: Canvas, weather: Weather, lens: Lens
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """The picture as a camera would have taken it, and its labels."""
+    """The image as a camera would have taken it, and its labels."""
     camera = canvas.camera
     labels = np.asarray(canvas.image.getchannel("A"))[1::FINE, 1::FINE].copy()
     picture = canvas.image.convert("RGB").reduce(FINE)
@@ -267,7 +267,7 @@ def _blur(grey: Array, amount: Number) -> Array:
 
 
 def _expose(picture: Image.Image, lens: Lens) -> Image.Image:
-    """The picture through the camera's meter, white balance and tone curve."""
+    """The image through the camera's meter, white balance and tone curve."""
     mean = float(np.asarray(picture.reduce(4)).mean())
     gain = (lens.brightness / max(20.0, mean)) ** 0.75  # meters correct half-heartedly
     levels = np.arange(256, dtype=np.float32) / 255 * gain

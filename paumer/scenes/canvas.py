@@ -11,7 +11,7 @@ from PIL import Image, ImageChops, ImageDraw
 
 SKY, BUILDING, POLE, ROAD, PAVEMENT, TREE, SIGN, FENCE, CAR, PEDESTRIAN, BICYCLIST = range(11)
 VOID = 255
-FINE = 2  # canvas pixels per picture pixel, so that reducing the canvas smooths every edge
+FINE = 2  # canvas pixels per image pixel, so that reducing the canvas smooths every edge
 
 Array = NDArray[np.float32]
 Number = float | int  # whole metres and levels are written without a point
@@ -27,7 +27,7 @@ def random(seed: int, stream: int = 0) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class Camera:
-    """Where the street is seen from. Across, up and along are in metres, pixels are the picture's.
+    """Where the street is seen from. Across, up and along are in metres, pixels are the image's.
 
     The street bends away by `bend * along**2`, so that across is measured from its middle.
     """
@@ -41,7 +41,7 @@ class Camera:
     bend: Number
 
     def project(self, across: Number, up: Number, along: Number) -> Point:
-        """The place of a point in the picture."""
+        """The place of a point in the image."""
         along = max(along, 0.4)
         scale = self.focal / along
         x = self.vanish + scale * (across + self.bend * along * along)
@@ -80,7 +80,7 @@ class Light:
 
 
 class Canvas:
-    """A picture and its labels in one image of four bands, so that every stroke paints both.
+    """An image and its labels in one image of four bands, so that every stroke paints both.
 
     The fourth band holds the label; it must never be blended, so masks over it are all or nothing.
     """
@@ -91,7 +91,7 @@ class Canvas:
         self.pen = ImageDraw.Draw(self.image)
 
     def polygon(self, points: Sequence[Point], colour: Bytes3, label: int) -> None:
-        """Fills an outline given in picture pixels."""
+        """Fills an outline given in image pixels."""
         self.pen.polygon([(FINE * x, FINE * y) for x, y in points], fill=(*colour, label))
 
     def solid(
@@ -124,7 +124,7 @@ class Canvas:
         colour: Bytes3,
         label: int,
     ) -> None:
-        """An upright ellipse given in picture pixels."""
+        """An upright ellipse given in image pixels."""
         left, top = FINE * (x - half_width), FINE * (y - half_height)
         box = (left, top, left + 2 * FINE * half_width, top + 2 * FINE * half_height)
         self.pen.ellipse(box, fill=(*colour, label))
@@ -139,7 +139,7 @@ class Canvas:
         self.image.paste(part, corner)
 
     def relabel_outline(self, points: Sequence[Point], label: int) -> None:
-        """Labels an outline given in picture pixels without painting it."""
+        """Labels an outline given in image pixels without painting it."""
         left, top = (FINE * int(min(p[i] for p in points)) for i in (0, 1))
         right, bottom = (FINE * int(max(p[i] for p in points) + 1) for i in (0, 1))
         if right <= 0 or bottom <= 0 or left >= self.image.width or top >= self.image.height:
@@ -259,7 +259,7 @@ def tile(texture: Array, shape: tuple[int, int], start: tuple[int, int], step: N
 
 @cache
 def sheet(level: int) -> Image.Image:
-    """A grey sheet of surface texture to multiply pictures with: 0 smooth, 1 medium, 2 rough."""
+    """A grey sheet of surface texture to multiply images with: 0 smooth, 1 medium, 2 rough."""
     fine, broad = grain(), billows() - 0.5
     soft = 0.5 * (fine + np.roll(fine, 1, 1))
     value = 1 + (0.02, 0.045, 0.075)[level] * soft + 0.45 * broad
@@ -270,9 +270,9 @@ def sheet(level: int) -> Image.Image:
 SHEET_MEAN = 215
 
 
-def rub(picture: Image.Image, level: int, offset: tuple[int, int]) -> Image.Image:
-    """The picture with surface texture, on average as bright as before."""
-    (width, height), (x, y) = picture.size, offset
+def rub(image: Image.Image, level: int, offset: tuple[int, int]) -> Image.Image:
+    """The image with surface texture, on average as bright as before."""
+    (width, height), (x, y) = image.size, offset
     if width > 512 or height > 512:
         x, y = 0, 0
-    return ImageChops.multiply(picture, sheet(level).crop((x, y, x + width, y + height)))
+    return ImageChops.multiply(image, sheet(level).crop((x, y, x + width, y + height)))

@@ -97,9 +97,9 @@ def draw_board(
     low: Number,
     size: Point,
     tints: tuple[Tint, Tint, Tint],
-    picture: Number,
+    image: Number,
 ) -> None:
-    """An advertising board or banner on two posts: a picture over lines of writing."""
+    """An advertising board or banner on two posts: an image over lines of writing."""
     width, height = size
     for side in (-0.45, 0.45):
         x = across + side * width
@@ -114,8 +114,8 @@ def draw_board(
 
     block(0.0, 1.0, 0.0, 1.0, (60, 62, 64))
     block(0.04, 0.96, 0.03, 0.97, tints[0])
-    block(0.1, 0.9, 0.9 - picture, 0.9, tints[1])
-    line, end = 0.8 - picture, 0.88
+    block(0.1, 0.9, 0.9 - image, 0.9, tints[1])
+    line, end = 0.8 - image, 0.88
     while line > 0.08:
         block(0.12, end, line, line + 0.06, tints[2])
         line, end = line - 0.13, end - 0.11

@@ -148,7 +148,7 @@ def _add_boards(numbers: Numbers, street: Street, side: int) -> None:
                 low=low,
                 size=(between(numbers, 0.8, 1.6), between(numbers, 1.2, 2.4)),
                 tints=tints,
-                picture=between(numbers, 0.15, 0.6),
+                image=between(numbers, 0.15, 0.6),
             ),
         )
 

@@ -1,4 +1,4 @@
-"""Procedural street scenes: a photograph-like picture and its CamVid labels from a seed."""
+"""Procedural street scenes: a photograph-like image and its CamVid labels from a seed."""
 
 from math import ceil, cos, pi, sin
 
@@ -27,7 +27,7 @@ def scene_seeds(split: str, count: int) -> range:
 def scene(
     seed: int, size: tuple[int, int] = (384, 288)
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """A street as an RGB picture (h w 3) and its labels (h w), 0 to 10 as in CAMVID or 255.
+    """A street as an RGB image (h w 3) and its labels (h w), 0 to 10 as in CAMVID or 255.
 
     `size` is width and height. The same seed gives the same bytes, and the same street at any size.
     """
@@ -93,7 +93,7 @@ def _day(numbers: Numbers) -> tuple[Weather, Light]:
 
 
 def _camera(numbers: Numbers, width: int, height: int) -> Camera:
-    # a picture of another shape than 4:3 sees more of the scene, never a stretched one
+    # an image of another shape than 4:3 sees more of the scene, never a stretched one
     span = max(width, 4 * height / 3)
     focal = span * between(numbers, 0.78, 1.05)
     vanish = 0.5 * width + span * between(numbers, -0.13, 0.13)

@@ -154,7 +154,7 @@ def _front(facade: Facade, height: int, width: int, shaded: Number, dim: Number)
 
 
 def _sight(camera: Camera, across: Number, near: Number) -> Number:
-    """How far along a wall beside the street comes into the picture."""
+    """How far along a wall beside the street comes into the image."""
     room = camera.vanish if across < 0 else camera.width - camera.vanish
     return max(near, min(camera.focal * abs(across) / max(room, 1.0), 40.0), 1.0)
 
@@ -227,7 +227,7 @@ def _draw_roof(canvas: Canvas, house: House) -> None:
 
 
 def _wall_pixels(camera: Camera, across: Number, span: Point, height: Number) -> tuple[int, int]:
-    """Rows and columns that do a wall along the street justice in the picture."""
+    """Rows and columns that do a wall along the street justice in the image."""
     near = max(2.0, _sight(camera, across, span[0]))
     scale = 1.5 * camera.focal / near
     columns = scale * abs(across) / near * (span[1] - span[0])
@@ -270,8 +270,8 @@ def draw_barrier(canvas: Canvas, barrier: Barrier) -> None:
         rough = tile(grain(), (rows, columns), barrier.offset) * 0.09 + 0.95
         texture[cap:, :, :3] = np.minimum(rough[cap:, :, None] * tint, 255)
     near, far = ((barrier.across, along) for along in barrier.span)
-    picture = Image.fromarray(texture)
-    canvas.wall(near, far, 0, barrier.height, picture, FENCE, see_through=True)
+    image = Image.fromarray(texture)
+    canvas.wall(near, far, 0, barrier.height, image, FENCE, see_through=True)
 
 
 def _cut_railings(opacity: Bytes, metres: Array) -> None:

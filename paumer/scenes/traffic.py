@@ -310,7 +310,7 @@ def draw_bicycle(
         rim = [
             spot(axle + 0.34 * cos(i * pi / 6), 0, 0.34 + 0.34 * sin(i * pi / 6)) for i in range(12)
         ]
-        # the labels take the whole wheel, the picture shows the street between the spokes
+        # the labels take the whole wheel, the image shows the street between the spokes
         canvas.relabel_outline([canvas.camera.project(*p) for p in rim], label)
         for a, b in zip(rim, rim[1:] + rim[:1], strict=True):
             canvas.limb(a, b, thin, tyre, label)

@@ -120,7 +120,7 @@ def draw_tree(canvas: Canvas, tree: Tree) -> None:
     )
     if part[2] - part[0] < 0.5 or part[3] - part[1] < 0.5:
         return
-    smooth = right - left > 3 * size  # else the texels are finer than the picture's pixels
+    smooth = right - left > 3 * size  # else the texels are finer than the image's pixels
     way = Image.Resampling.BILINEAR if smooth else Image.Resampling.NEAREST
     alpha, bright, label = (layer.resize((x1 - x0, y1 - y0), way, box=part) for layer in layers)
     if smooth and tree.crown < LEAFY_CROWNS:

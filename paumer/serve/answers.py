@@ -20,7 +20,7 @@ def mask(result: Segmentation) -> tuple[bytes, str]:
 
 
 def overlay(result: Segmentation) -> tuple[bytes, str]:
-    """The picture under its classes as PNG, and its media type."""
+    """The image under its classes as PNG, and its media type."""
     return png(result.blended()), PNG
 
 
@@ -38,7 +38,7 @@ def run_lengths(result: Segmentation) -> tuple[bytes, str]:
     return json.dumps(values, separators=(",", ":")).encode(), JSON
 
 
-def pictures(result: Segmentation) -> dict[str, str]:
+def images(result: Segmentation) -> dict[str, str]:
     """Overlay, labels, pauses and entropy as data URLs."""
     drawn = {
         "overlay": result.blended(),
@@ -74,7 +74,7 @@ OUTPUTS: dict[str, Callable[[Segmentation], tuple[bytes, str]]] = {
 
 
 def png(picture: Picture | Image.Image) -> bytes:
-    """The picture as PNG, packed fast rather than small."""
+    """The image as PNG, packed fast rather than small."""
     image = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
     memory = BytesIO()
     image.save(memory, "PNG", compress_level=1)

@@ -35,14 +35,14 @@ class Done:
 
 @dataclass(eq=False)
 class Job:
-    """A picture in the queue.
+    """An image in the queue.
 
     ``work`` is the seconds that it should take at each rung, ``limit`` the place of the fastest
     rung that will do; ``mode`` fixes how it runs, whatever the governor says. Images of one
     ``size`` (as they come in) and mode may run together.
     """
 
-    picture: Picture
+    image: Picture
     size: tuple[int, int]
     work: tuple[float, ...]
     limit: int
@@ -178,7 +178,7 @@ class Batcher:
         assert mode is not None
         results: Sequence[Segmentation] = ()
         try:
-            results = self.run([job.picture for job in jobs], mode)
+            results = self.run([job.image for job in jobs], mode)
         except AbandonedError:
             pass
         except Exception as error:  # Whatever it is, it is these requests', not the service's.

@@ -1,4 +1,4 @@
-"""HTTP: takes pictures from clients, hands them to the service, and gives its answers."""
+"""HTTP: takes images from clients, hands them to the service, and gives its answers."""
 
 import asyncio
 import html
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What clients may send: bytes of a body, pixels of a picture, seconds to send it in.
+    """What clients may send: bytes of a body, pixels of an image, seconds to send it in.
 
     ``held_bytes`` bounds the bodies of all clients together, ``drain`` the seconds that accepted
     requests have when the service ends.
@@ -133,7 +133,7 @@ class _Door:
 
     service: Service
     limits: Limits
-    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "pictures"))
+    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "images"))
     held: int = 0
 
     async def beside(self, call: Callable[..., _Answer], *arguments: Any) -> _Answer:
@@ -151,7 +151,7 @@ class _Door:
             self.service.failure = error
 
     async def segment(self, request: Request) -> Response:
-        """Segment a picture: the body, or the file field "image" of a form."""
+        """Segment an image: the body, or the file field "image" of a form."""
         watch, body = self.service.watch, bytearray()
         watch.in_flight += 1
         try:
@@ -172,15 +172,15 @@ class _Door:
         self.service.check_room()
         await self._receive(request, body)
         begin = perf_counter()
-        picture_file, values = bytes(body), dict(request.query_params)
+        image_file, values = bytes(body), dict(request.query_params)
         if request.headers.get("content-type", "").startswith("multipart/form-data"):
-            picture_file, fields = await _read_form(request, picture_file)
+            image_file, fields = await _read_form(request, image_file)
             values |= fields
         asked, output = _read_options(values)
         self.service.check(asked)
-        picture = await self.beside(read_image, picture_file, self.limits.pixels)
-        self.service.check_pixels(picture, asked, self.limits.pixels)
-        done = await _unless_gone(request, self.service.submit(picture, asked))
+        image = await self.beside(read_image, image_file, self.limits.pixels)
+        self.service.check_pixels(image, asked, self.limits.pixels)
+        done = await _unless_gone(request, self.service.submit(image, asked))
         content, kind, times = await self.beside(self._encode, done, output, begin)
         mode = done.result.mode
         point = self.service.point_name(mode)
@@ -232,7 +232,7 @@ class _Door:
     def _too_large(self) -> RefusedError:
         # Made where it is raised: an error that its own frame holds would keep the body in memory.
         most = self.limits.body_bytes / 2**20
-        text = f"the body is larger than {most:g} MB: send a smaller picture"
+        text = f"the body is larger than {most:g} MB: send a smaller image"
         return RefusedError(413, "large", text, {"connection": "close"})
 
     def _hold(self, number: int) -> None:
@@ -254,14 +254,14 @@ class _Door:
         if output in answers.OUTPUTS:
             content, kind = answers.OUTPUTS[output](done.result)
             return content, kind, times()
-        pictures = answers.pictures(done.result)
+        images = answers.images(done.result)
         values = {
             "mode": str(done.result.mode),
             "point": self.service.point_name(done.result.mode),
             "work": self.service.work_ratio(done.result),
             **answers.details(done.result),
             "milliseconds": times(),
-            "images": pictures,
+            "images": images,
         }
         return json.dumps(values).encode(), answers.JSON, times()
 
@@ -270,7 +270,7 @@ class _Door:
         return JSONResponse(self.service.describe())
 
     async def status(self) -> Response:
-        """What goes on: queue, operating point, latencies, the last two minutes."""
+        """What continues: queue, operating point, latencies, the last two minutes."""
         if not self.service.ready:
             return _error(503, "the service is starting: try again in a few seconds")
         return JSONResponse(self.service.status())
@@ -334,11 +334,11 @@ async def _read_form(request: Request, body: bytes) -> tuple[bytes, dict[str, st
     except MultiPartException as error:
         raise ValueError(f"cannot read the form: {error.message}") from error
     try:
-        picture = form.get("image")
-        if not isinstance(picture, UploadFile):
-            raise ValueError('the form has no file field "image": send the picture in it')
+        image = form.get("image")
+        if not isinstance(image, UploadFile):
+            raise ValueError('the form has no file field "image": send the image in it')
         fields = {name: value for name, value in form.items() if isinstance(value, str)}
-        return await picture.read(), fields
+        return await image.read(), fields
     finally:
         await form.close()
 
@@ -378,8 +378,8 @@ async def _unless_gone(request: Request, job: "Future[Done]") -> Done:
 
 @lru_cache(SCENES)
 def _drawn_scene(number: int) -> bytes:
-    picture, _ = scene(scene_seeds("test", SCENES)[number - 1])
-    return answers.png(picture)
+    image, _ = scene(scene_seeds("test", SCENES)[number - 1])
+    return answers.png(image)
 
 
 def _error(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:

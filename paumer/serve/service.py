@@ -16,7 +16,7 @@ from paumer.inference.engines import TorchEngine
 from paumer.inference.predictor import Predictor
 from paumer.inference.result import Segmentation
 from paumer.inference.tiles import Inference, scaled_size
-from paumer.measurement import Measurement, skyline
+from paumer.measurement import Measurement, pareto_front
 from paumer.mode import UNPAUSED, Mode
 from paumer.pause_config import PauseConfig, Threshold
 from paumer.serve.batcher import Batcher, Done, Job
@@ -27,7 +27,7 @@ _USUAL = {"balanced": "3:0.4", "fast": "3:0.4,5:0.4", "fastest": "3:0.4,5:0.4,7:
 """Points of a model that has none of its own: configurations of the paper."""
 
 _PATIENCE = 8.0
-"""The target, in pictures without pausing, where none is given."""
+"""The target, in images without pausing, where none is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Asked:
 class Service:
     """Answers requests with the most accurate operating point that keeps the latency target.
 
-    ``target`` is in seconds; without it, it is eight times what a picture takes without pausing.
+    ``target`` is in seconds; without it, it is eight times what an image takes without pausing.
     ``point`` keeps the service at one operating point.
     """
 
@@ -66,21 +66,21 @@ class Service:
         self.watch = Watch(self.names)
         self.ready = self.draining = False
         self.failure: Exception | None = None
-        """What kept the service from starting or going on."""
+        """What kept the service from starting or continuing."""
         self.target = target or 0.0
         self.seconds: tuple[float, ...] = ()
-        """What a picture of the model's size takes at each point, on this machine."""
+        """What an image of the model's size takes at each point, on this machine."""
         self._unit = 0.0
         self._queue, self._batch = queue, batch
         self._batcher: Batcher | None = None
-        self._multiply_adds = lru_cache(4096)(self._count_multiply_adds)
+        self._macs = lru_cache(4096)(self._count_macs)
 
     def start(self) -> None:
         """Time the operating points on this machine, then begin to work."""
         size = self.predictor.config.image_size
         self.seconds = time_modes(self.predictor, self.modes, size)
-        self._unit = self.seconds[0] / self._multiply_adds(size, self.modes[0])
-        unpaused = self._unit * self._multiply_adds(size, UNPAUSED)
+        self._unit = self.seconds[0] / self._macs(size, self.modes[0])
+        unpaused = self._unit * self._macs(size, UNPAUSED)
         self.target = self.target or _PATIENCE * unpaused
         governor = QueueGovernor(len(self.modes), self.target)
         worker = stoppable(self.predictor, lambda: self.batcher.check_wanted())
@@ -103,7 +103,7 @@ class Service:
         return self._batcher
 
     def check_room(self) -> None:
-        """Raise `BusyError` if a usual picture has no chance, before anything is read of it."""
+        """Raise `BusyError` if a usual image has no chance, before anything is read of it."""
         self.batcher.check(self.seconds)
 
     def check(self, asked: Asked) -> None:
@@ -126,12 +126,12 @@ class Service:
             )
         return self.predictor.mode(asked.mode)
 
-    def check_pixels(self, picture: Picture, asked: Asked, most: int) -> None:
+    def check_pixels(self, image: Picture, asked: Asked, most: int) -> None:
         """Raise if the size that is asked for makes more than ``most`` pixels of an image."""
         mode = self.mode(asked)
         if mode is None or mode.size is None:
             return
-        old = (picture.shape[0], picture.shape[1])
+        old = (image.shape[0], image.shape[1])
         new = scaled_size(old, mode.size)
         if new[0] * new[1] > most:
             raise TooManyPixelsError(
@@ -149,19 +149,19 @@ class Service:
             )
         return self.names.index(floor)
 
-    def submit(self, picture: Picture, asked: Asked) -> "Future[Done]":
-        """Put a picture into the queue, or raise `BusyError`. Cancel the future to end it."""
+    def submit(self, image: Picture, asked: Asked) -> "Future[Done]":
+        """Put an image into the queue, or raise `BusyError`. Cancel the future to end it."""
         mode, limit = self.mode(asked), self.limit(asked.floor)
-        size = (picture.shape[0], picture.shape[1])
+        size = (image.shape[0], image.shape[1])
         if mode is None:
-            unit = self._multiply_adds(size, self.modes[0]) / self._multiply_adds(
+            unit = self._macs(size, self.modes[0]) / self._macs(
                 self.predictor.config.image_size, self.modes[0]
             )
             work = tuple(unit * self.seconds[min(i, limit)] for i in range(len(self.modes)))
         else:
-            work = (self._unit * self._multiply_adds(size, mode),) * len(self.modes)
+            work = (self._unit * self._macs(size, mode),) * len(self.modes)
         seen = self.predictor.input_size(size, self.modes[0] if mode is None else mode)
-        return self.batcher.submit(Job(picture, seen, work, limit, mode))
+        return self.batcher.submit(Job(image, seen, work, limit, mode))
 
     def point_name(self, mode: Mode) -> str | None:
         """The name of the operating point that is this mode."""
@@ -171,7 +171,7 @@ class Service:
         """The MACs of a result over those without pausing."""
         size = (result.labels.shape[0], result.labels.shape[1])
         as_shares = replace(result.mode, pause=_shares_paused(result))
-        return self._multiply_adds(size, as_shares) / self._multiply_adds(size, UNPAUSED)
+        return self._macs(size, as_shares) / self._macs(size, UNPAUSED)
 
     def describe(self) -> dict[str, object]:
         """The model: its classes, operating points and the target."""
@@ -191,7 +191,7 @@ class Service:
         }
 
     def status(self) -> dict[str, object]:
-        """What goes on, and the last two minutes second by second."""
+        """What continues, and the last two minutes second by second."""
         governor, (middle, high) = self.batcher.governor, self.watch.percentiles()
         return {
             "queue": self.batcher.waiting,
@@ -223,9 +223,9 @@ class Service:
             raise ValueError(f'no operating point "{name}": choose of {", ".join(self.known)}')
         return self.known[name]
 
-    def _count_multiply_adds(self, size: tuple[int, int], mode: Mode) -> int:
-        """The multiply-adds of an image; by threshold nothing is sure to pause."""
-        return self.predictor.multiply_adds(size, _sure(mode), self.inference)
+    def _count_macs(self, size: tuple[int, int], mode: Mode) -> int:
+        """The MACs of an image; by threshold nothing is sure to pause."""
+        return self.predictor.macs(size, _sure(mode), self.inference)
 
 
 def stoppable(predictor: Predictor, ask: Callable[[], None]) -> Predictor:
@@ -248,7 +248,7 @@ def known_points(predictor: Predictor) -> dict[str, Measurement]:
     """All operating points of a model by name, from slow to fast; no pausing is always one.
 
     A model that has none of its own gets configurations of the paper, and the speed-up that
-    their multiply-adds promise.
+    their MACs promise.
     """
     points = dict(predictor.points)
     if not points:
@@ -258,12 +258,12 @@ def known_points(predictor: Predictor) -> dict[str, Measurement]:
     if UNPAUSED not in (point.mode for point in points.values()):
         points["unpaused"] = Measurement(mode=UNPAUSED, speed_up=1.0)
     size = predictor.config.image_size
-    whole = predictor.multiply_adds(size)
+    whole = predictor.macs(size)
 
     def promised(point: Measurement) -> Measurement:
         if point.speed_up is not None:
             return point
-        return replace(point, speed_up=whole / predictor.multiply_adds(size, _sure(point.mode)))
+        return replace(point, speed_up=whole / predictor.macs(size, _sure(point.mode)))
 
     complete = {name: promised(point) for name, point in points.items()}
     return dict(sorted(complete.items(), key=lambda item: item[1].speed_up or 1.0))
@@ -275,7 +275,7 @@ def ladder_points(points: Mapping[str, Measurement]) -> dict[str, Measurement]:
     Of several names for the same, the first.
     """
     judged = [p for p in points.values() if p.miou is not None and p.speed_up is not None]
-    best = skyline([replace(p, images_per_second=p.speed_up) for p in judged])
+    best = pareto_front([replace(p, images_per_second=p.speed_up) for p in judged])
     kept = {point.mode for point in best}
     ladder: dict[Mode, str] = {}
     for name, point in points.items():
@@ -292,12 +292,12 @@ def time_modes(
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[float, ...]:
     """The least seconds that one image of that (height, width) takes in each mode."""
-    picture = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+    image = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     best = [float("inf")] * len(modes)
     for number in range(rounds + 1):
         for place, mode in enumerate(modes):
             begin = clock()
-            predictor.predict_batch([picture], mode)
+            predictor.predict_batch([image], mode)
             if number:  # The first round warms up.
                 best[place] = min(best[place], clock() - begin)
     # A faster point is not slower: where it seems so, the network is too small to tell.
@@ -305,7 +305,7 @@ def time_modes(
 
 
 def _shares_paused(result: Segmentation) -> PauseConfig:
-    """The configuration by shares that pauses what paused in this picture."""
+    """The configuration by shares that pauses what paused in this image."""
     active, stages = result.paused_after.size, []
     for block, amount in result.mode.pause.stages:
         paused = int((result.paused_after == block).sum())

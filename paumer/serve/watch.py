@@ -37,7 +37,7 @@ class Watch:
             Histogram, "batch_seconds", "Time of a batch in the network", buckets=_SECONDS
         )
         self._batch = named(
-            Histogram, "batch_size", "Pictures that ran together", buckets=(1, 2, 4, 8, 16, 32)
+            Histogram, "batch_size", "Images that ran together", buckets=(1, 2, 4, 8, 16, 32)
         )
         self._refused = named(
             Counter, "refused", "Requests without a result, by reason", labelnames=["reason"]

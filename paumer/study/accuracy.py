@@ -34,7 +34,7 @@ class Figures:
     @property
     def iou(self) -> Float[np.ndarray, " classes"]:
         """Intersection over union of each class."""
-        return union_share(self.totals)
+        return iou_of_counts(self.totals)
 
     @property
     def miou(self) -> float:
@@ -91,22 +91,22 @@ class Confusion(Figures):
 class Tally(Figures):
     """What was counted in one mode, image by image; tallies of parts add up.
 
-    ``pictures`` holds for each image and class the pixels that are right, labelled so, and truly
+    ``images`` holds for each image and class the pixels that are right, labelled so, and truly
     so; they are enough for all figures over any selection of images. ``places`` are the images'
     numbers in the data set, rising.
     """
 
-    places: Int[np.ndarray, " pictures"]
-    pictures: Int[np.ndarray, "pictures 3 classes"]
+    indices: Int[np.ndarray, " images"]
+    images: Int[np.ndarray, "images 3 classes"]
     confusion: Confusion | None = None
     sizes: SizeCounts | None = None
 
     def __add__(self, other: "Tally") -> "Tally":
-        places = np.concatenate([self.places, other.places])
-        order = places.argsort(kind="stable")
+        indices = np.concatenate([self.indices, other.indices])
+        order = indices.argsort(kind="stable")
         return Tally(
-            places[order],
-            np.concatenate([self.pictures, other.pictures])[order],
+            indices[order],
+            np.concatenate([self.images, other.images])[order],
             self.confusion + other.confusion if self.confusion and other.confusion else None,
             self.sizes + other.sizes if self.sizes and other.sizes else None,
         )
@@ -114,29 +114,29 @@ class Tally(Figures):
     @property
     def totals(self) -> Int[np.ndarray, "3 classes"]:
         """For each class the pixels that are right, labelled so, and truly so."""
-        totals: Int[np.ndarray, "3 classes"] = self.pictures.sum(0)
+        totals: Int[np.ndarray, "3 classes"] = self.images.sum(0)
         return totals
 
     def interval(
         self, draws: int = 1000, level: float = 0.95, seed: int = 0
     ) -> tuple[float, float]:
-        """A bootstrap interval of the mIoU: pictures drawn with replacement."""
+        """A bootstrap interval of the mIoU: images drawn with replacement."""
         edge = (1 - level) / 2
         values = self.resampled(draws, seed)
-        known = values[~np.isnan(values)]  # A draw of pictures without any label has none.
+        known = values[~np.isnan(values)]  # A draw of images without any label has none.
         if not len(known):
             return float("nan"), float("nan")
         low, high = np.quantile(known, [edge, 1 - edge])
         return float(low), float(high)
 
     def resampled(self, draws: int = 1000, seed: int = 0) -> Float[np.ndarray, " draws"]:
-        """The mIoU of each of many draws of pictures; the same draws for the same seed."""
-        dice = np.random.Generator(np.random.PCG64(seed))
-        count = len(self.pictures)
-        times = dice.multinomial(count, np.full(count, 1 / count), size=draws)
+        """The mIoU of each of many draws of images; the same draws for the same seed."""
+        rng = np.random.Generator(np.random.PCG64(seed))
+        count = len(self.images)
+        times = rng.multinomial(count, np.full(count, 1 / count), size=draws)
         # Floating point is many times faster and exact below 2^53.
-        sums = np.tensordot(times.astype(float), self.pictures.astype(float), 1)
-        return mean_known(union_share(sums.astype(np.int64)))
+        sums = np.tensordot(times.astype(float), self.images.astype(float), 1)
+        return mean_known(iou_of_counts(sums.astype(np.int64)))
 
     def to_json(self, names: Sequence[str]) -> dict[str, object]:
         """The figures people report, as JSON values; a class that is nowhere is None."""
@@ -147,7 +147,7 @@ class Tally(Figures):
             "miou_high": known_value(high),
             "pixel_accuracy": self.pixel_accuracy,
             "mean_accuracy": known_value(self.mean_accuracy),
-            "pictures": len(self.pictures),
+            "images": len(self.images),
             "iou": dict(zip(names, known_values(self.iou), strict=True)),
         }
         if self.sizes:
@@ -168,11 +168,11 @@ def paired_difference(
 ) -> tuple[float, float, float]:
     """The mean mIoU of some runs less that of others, and a bootstrap interval of it.
 
-    All runs see the same drawn pictures, so that what a hard picture costs both does not count.
+    All runs see the same drawn images, so that what a hard image costs both does not count.
     """
-    places = first[0].places
-    if any(not np.array_equal(tally.places, places) for tally in (*first, *second)):
-        raise ValueError("runs can be paired only where they were counted on the same pictures")
+    indices = first[0].indices
+    if any(not np.array_equal(tally.indices, indices) for tally in (*first, *second)):
+        raise ValueError("runs can be paired only where they were counted on the same images")
 
     def mean(tallies: Sequence[Tally]) -> Float[np.ndarray, " draws"]:
         resampled = [tally.resampled(draws, seed) for tally in tallies]
@@ -184,7 +184,7 @@ def paired_difference(
     return float(found), float(low), float(high)
 
 
-def union_share(counts: Int[np.ndarray, "*s 3 classes"]) -> Float[np.ndarray, "*s classes"]:
+def iou_of_counts(counts: Int[np.ndarray, "*s 3 classes"]) -> Float[np.ndarray, "*s classes"]:
     """The IoU from pixels that are right, labelled so, and truly so."""
     right, labelled, truly = np.moveaxis(counts, -2, 0)
     return ratio(right, labelled + truly - right)
@@ -231,7 +231,7 @@ def evaluate(
 
 
 def empty_tally(classes: int, by_size: bool = False) -> Tally:
-    """The tally of no picture."""
+    """The tally of no image."""
     return Tally(
         np.zeros(0, np.int64),
         np.zeros((0, 3, classes), np.int64),
@@ -243,7 +243,7 @@ def empty_tally(classes: int, by_size: bool = False) -> Tally:
 def count_batch(
     predictor: Predictor,
     dataset: Dataset,
-    places: Sequence[int],
+    indices: Sequence[int],
     samples: Sequence[Sample],
     modes: Sequence[Mode],
     inference: Inference,
@@ -255,13 +255,13 @@ def count_batch(
     found: dict[int, Tally] = {}
     for same in group_by_size(modes).values():
         some = [modes[number] for number in same]
-        given = study_criteria(predictor, some, samples, places[0])
+        given = study_criteria(predictor, some, samples, indices[0])
         for place, results in predictor.predict_many(images, some, inference, given):
             pairs = [(r.labels, s.labels) for r, s in zip(results, samples, strict=True)]
             confusions = [Confusion.of(*pair, classes, ignore) for pair in pairs]
             sizes = [SizeCounts.of(*pair, classes, ignore) for pair in pairs] if by_size else None
             found[same[place]] = Tally(
-                np.array(places, np.int64),
+                np.array(indices, np.int64),
                 np.stack([one.totals for one in confusions]),
                 sum(confusions, Confusion.empty(classes)),
                 sum(sizes, SizeCounts.empty(classes)) if sizes else None,
@@ -312,15 +312,15 @@ def batches(
 
     At random what pauses follows from the image's number, so each is a batch of its own.
     """
-    places = list(range(len(dataset)) if indices is None else indices)
+    indices = list(range(len(dataset)) if indices is None else indices)
     if any(mode.criterion == "random" for mode in modes):
-        return [[place] for place in places]
-    if not places:
+        return [[place] for place in indices]
+    if not indices:
         return []
-    height, width = dataset[places[0]].labels.shape
+    height, width = dataset[indices[0]].labels.shape
     windows = max(predictor.windows((height, width), mode, inference) for mode in modes)
     size = max(1, inference.batch // windows)
-    return [places[begin : begin + size] for begin in range(0, len(places), size)]
+    return [indices[begin : begin + size] for begin in range(0, len(indices), size)]
 
 
 def read_ahead(dataset: Dataset, groups: Sequence[Sequence[int]]) -> Iterator[list[Sample]]:

@@ -81,7 +81,7 @@ class CostTable:
                 raise ValueError(f'the cost of "{mode}" depends on the image: give shares')
             if amount is not None:
                 total += between(scoring_ladder, active)
-                active, before = pausing.going_on(active, amount), active
+                active, before = pausing.keep_count(active, amount), active
                 means += self.context and active < before
                 total += between(self.assembling, active)
         return total + between(self.decoder, active if mode.early_exit else self.patches)
@@ -134,12 +134,12 @@ def measure_cost(
     settings: SpeedSettings,
     progress: Progress | None = None,
 ) -> CostTable:
-    """Time the parts of the forward for one batch of pictures of whole patches."""
+    """Time the parts of the forward for one batch of images of whole patches."""
     model = model.eval()
     with setting(images.device, settings):
         walk = model.start(images)
         grid = model.grid(images)
-        patches, prefix = walk.places.shape[1], model.backbone.prefix
+        patches, prefix = walk.patch_index.shape[1], model.backbone.prefix
         counts = ladder(patches)
         runs: dict[tuple[str, int], Callable[[], Any]] = {("embed", 0): lambda: model.start(images)}
         if settings.full_size:
@@ -185,7 +185,7 @@ def _add_runs(
     rows = pausing.rows_of(kept, tokens.shape[1], prefix)
     some = pausing.pause(tokens, rows)
     table = None if whole.table is None else gather_table(whole.table, kept)
-    walk = Walk(some, whole.places[:, :count], table)
+    walk = Walk(some, whole.patch_index[:, :count], table)
 
     # All blocks one after the other, so that none finds its weights in the cache.
     def run_blocks() -> None:
@@ -200,7 +200,7 @@ def _add_runs(
     if isinstance(model.decoder, TokenDecoder):
         decoder = model.decoder
         runs["decoder", count] = lambda: decoder.token_logits(some[:, prefix:])
-    elif count == whole.places.shape[1]:
+    elif count == whole.patch_index.shape[1]:
         runs["decoder", count] = lambda: model.decoder(some[:, prefix:], grid)
 
 

@@ -15,7 +15,7 @@ SERIES = (BLUE, ORANGE, "#009e73", "#cc79a7")
 
 
 def draw_speed(measurements: Sequence[Measurement], title: str, path: Path) -> None:
-    """Measured speed-up of each configuration as a bar, what multiply-adds promise as a mark."""
+    """Measured speed-up of each configuration as a bar, what MACs promise as a mark."""
     figure = new_figure(7.2, 0.34 * len(measurements) + 1.5)
     axes = figure.add_subplot()
     names = [str(item.mode).replace(",", "  ") for item in measurements]
@@ -27,9 +27,7 @@ def draw_speed(measurements: Sequence[Measurement], title: str, path: Path) -> N
     ]
     rows = range(len(names))
     axes.barh(rows, speeds, color=colours, height=0.68)
-    axes.scatter(
-        promised, rows, marker="|", s=170, linewidths=2.2, color=INK, label="multiply-adds promise"
-    )
+    axes.scatter(promised, rows, marker="|", s=170, linewidths=2.2, color=INK, label="MACs promise")
     for row, speed in zip(rows, speeds, strict=True):
         axes.text(0.02, row, f"{speed:.2f}x", va="center", color="white", fontsize=8.5)
     axes.set_yticks(rows, names)

@@ -18,12 +18,12 @@ from paumer.pausing import Stage
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture of the method's illustration."""
+    """One image of the method's illustration."""
 
     title: str
     image: UInt8[np.ndarray, "h w 3"] | Float[np.ndarray, "gh gw"]
     key: tuple[tuple[str, tuple[int, int, int]], ...] = ()
-    """What colours painted over the picture mean."""
+    """What colours painted over the image mean."""
 
 
 def illustrate(predictor: Predictor, image: UInt8[np.ndarray, "h w 3"], mode: Mode) -> list[Panel]:
@@ -66,5 +66,5 @@ def illustrate(predictor: Predictor, image: UInt8[np.ndarray, "h w 3"], mode: Mo
 def _entropy_map(stage: Stage, grid: tuple[int, int]) -> Float[np.ndarray, "gh gw"]:
     """The entropy of the patches that were active before a pause; NaN where one had paused."""
     values = torch.full((grid[0] * grid[1],), torch.nan)
-    values[stage.places[0].cpu()] = entropy(stage.logits, stage.places)[0].float().cpu()
+    values[stage.patch_index[0].cpu()] = entropy(stage.logits, stage.patch_index)[0].float().cpu()
     return values.view(grid).numpy()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from paumer.measurement import Measurement, baseline, skyline
+from paumer.measurement import Measurement, baseline, pareto_front
 from paumer.study.figures import BLUE, GREY, INK, ORANGE, new_figure, save_figure, shades
 from paumer.study.illustration import Panel
 from paumer.study.uncertainty import EntropyCounts
@@ -29,7 +29,7 @@ def draw_tradeoff(
     path: Path,
     title: str = "",
     reference: Measurement | None = None,
-    only_skyline: bool = False,
+    only_front: bool = False,
 ) -> None:
     """MIoU against images per second, a line for each series.
 
@@ -41,7 +41,7 @@ def draw_tradeoff(
         raise ValueError(f"{len(series)} lines cannot be told apart: give at most {len(LINES)}")
     for number, (name, items) in enumerate(series.items()):
         colour, line, mark = LINES[number % len(LINES)]
-        shown = sorted(skyline(items) if only_skyline else items, key=_speed)
+        shown = sorted(pareto_front(items) if only_front else items, key=_speed)
         x, y = [_speed(m) for m in shown], [_points(m) for m in shown]
         axes.plot(x, y, line, color=colour, marker=mark, markersize=4, linewidth=1.4, label=name)
     if reference is not None:
@@ -87,7 +87,7 @@ def draw_comparison(
             axes.annotate(str(count), place, (4, 2), textcoords="offset points", fontsize=6.5)
     for number, (name, items) in enumerate(ours.items()):
         colour, line, mark = LINES[number % len(LINES)]
-        front = skyline(items)
+        front = pareto_front(items)
         x, y = [_speed(m) for m in front], [_points(m) for m in front]
         hardware = (front[0].where or "").split(",")[0]
         label = f"{name}\n({hardware})" if hardware else name
@@ -198,7 +198,7 @@ def draw_two_pauses(measurements: Sequence[Measurement], path: Path, title: str 
     axes.scatter(
         [_speed(m) for m in double], [_points(m) for m in double], s=3, color="#d8d8d8", zorder=0
     )
-    lines = {block: skyline(own) for block, own in _by_first_block(double).items()}
+    lines = {block: pareto_front(own) for block, own in _by_first_block(double).items()}
     _draw_blocks(axes, lines, baseline(measurements), "first pause\nafter block")
     _save(figure, path)
 
@@ -235,7 +235,7 @@ def _draw_blocks(
 
 
 def draw_method(panels: Sequence[Panel], path: Path, top: float = 1.0) -> None:
-    """Pictures and entropy maps in two rows; maps share one scale from 0 to ``top`` nats."""
+    """Images and entropy maps in two rows; maps share one scale from 0 to ``top`` nats."""
     rows, columns = 2, -(-len(panels) // 2)
     first = panels[0].image
     figure = new_figure(3.0 * columns, rows * (3.0 * first.shape[0] / first.shape[1] + 0.3))

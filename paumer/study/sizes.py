@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int, Integer
 
 SIZES = ("small", "medium", "large")
 EDGES = (0.001, 0.01)
-"""Small regions cover less than a thousandth of the picture, large ones at least a hundredth."""
+"""Small regions cover less than a thousandth of the image, large ones at least a hundredth."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class SizeCounts:
         classes: int,
         ignore: int = 255,
     ) -> Self:
-        """The counts of one picture; pixels whose true label is ``ignore`` do not count."""
+        """The counts of one image; pixels whose true label is ``ignore`` do not count."""
         known, right = truth != ignore, labels == truth
         true_sizes, label_sizes = region_sizes(truth, classes), region_sizes(labels, classes)
         return cls(
@@ -45,7 +45,7 @@ class SizeCounts:
 
     @classmethod
     def empty(cls, classes: int) -> Self:
-        """The counts of no picture."""
+        """The counts of no image."""
         return cls(np.zeros((3, 3, classes), np.int64))
 
     def __add__(self, other: "SizeCounts") -> "SizeCounts":

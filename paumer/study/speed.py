@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from paumer.inference.engines import Engine, TorchEngine
 from paumer.inference.predictor import Predictor
 from paumer.inference.tiles import scaled_size
-from paumer.measurement import Measurement, per_picture
+from paumer.measurement import Measurement, per_image
 from paumer.memory import give_back_memory
 from paumer.mode import UNPAUSED, Mode, check_runnable
 from paumer.model.decoders import upsample
@@ -96,7 +96,7 @@ def measure_speed(
     macs: dict[Mode, int] = {}
     for mode, (seen, plain) in inputs.items():
         with suppress(ValueError):  # By threshold the cost depends on the image.
-            macs[mode] = model.multiply_adds(_size(seen), plain)
+            macs[mode] = model.macs(_size(seen), plain)
     whole = all(side % p == 0 for side, p in zip(_size(images), model.backbone.patch, strict=True))
     compare = whole and not settings.full_size and "torch" in engines
     with setting(images.device, settings):
@@ -127,7 +127,7 @@ def measure_speed(
             speed_up=fastest[engine, UNPAUSED] / best,
             mac_ratio=macs[UNPAUSED] / macs[mode] if mode in macs else None,
             gmacs=macs[mode] / 1e9 if mode in macs else None,
-            pausing_share=extra.get(mode, 0.0) / best if engine == "torch" else None,
+            pausing_ratio=extra.get(mode, 0.0) / best if engine == "torch" else None,
             peak_memory_mb=memory[number],
             where=in_words(where),
             when=str(where["when"]),
@@ -193,7 +193,7 @@ def time_modes(
     )
     size = (image.shape[0], image.shape[1])
     whole = predictor.windows(size)
-    return [per_picture(m, predictor.windows(size, m.mode), whole) for m in report.measurements]
+    return [per_image(m, predictor.windows(size, m.mode), whole) for m in report.measurements]
 
 
 def time_interleaved(

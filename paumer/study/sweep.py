@@ -41,7 +41,7 @@ class Sweep:
     """Modes over a data set, and the folder that keeps what was counted.
 
     The counts of each batch are one file, which appears whole or not at all. So a sweep can be
-    killed anywhere and goes on, and any number of processes can share the folder.
+    killed anywhere and continues, and any number of processes can share the folder.
     """
 
     predictor: Predictor
@@ -62,7 +62,7 @@ class Sweep:
         task = (self.predictor, self.dataset)
         check_study(*task, self.modes, self.inference)
         self._claim()
-        groups = batches(*task, self.modes, self.inference, self._places)
+        groups = batches(*task, self.modes, self.inference, self._chosen)
         rank, world = shard
         mine = range(rank, len(groups), world)
         missing = [number for number in mine if not self._file(number).exists()]
@@ -74,16 +74,16 @@ class Sweep:
             done += 1
             if not self._file(number).exists():  # Another process may have been here.
                 tallies = count_batch(*task, groups[number], samples, self.modes, self.inference)
-                self._save(number, np.stack([tally.pictures for tally in tallies]))
+                self._save(number, np.stack([tally.images for tally in tallies]))
         if progress:
             progress(done, total)
         if rank:
             return None
         while not all(self._file(number).exists() for number in range(len(groups))):
             time.sleep(0.2)
-        places = np.array([place for group in groups for place in group], np.int64)
+        indices = np.array([index for group in groups for index in group], np.int64)
         counts = np.concatenate([self._load(number) for number in range(len(groups))], 1)
-        return [Tally(places, part) for part in counts]
+        return [Tally(indices, part) for part in counts]
 
     def _file(self, number: int) -> Path:
         return self.directory / "counts" / f"batch-{number:05}.npz"
@@ -106,18 +106,18 @@ class Sweep:
             fingerprint(self.predictor.network.state_dict()),
             json.dumps(self.predictor.config.to_json(), sort_keys=True),
             f"{self.dataset.name} {self.dataset.split} {len(self.dataset)}",
-            *(self._identity(place) for place in self._places),
+            *(self._identity(index) for index in self._chosen),
             repr(self.inference),
             *map(str, self.modes),
         ]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     @property
-    def _places(self) -> Sequence[int]:
+    def _chosen(self) -> Sequence[int]:
         return range(len(self.dataset)) if self.indices is None else self.indices
 
     def _identity(self, place: int) -> str:
-        """What tells a picture from others of its name: its files, where it has any."""
+        """What tells an image from others of its name: its files, where it has any."""
         files = self.dataset.files(place) or ()
         seen = [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
         return f"{place} {seen}"
@@ -140,13 +140,13 @@ class Sweep:
 
 
 def save_tallies(path: Path, modes: Sequence[Mode], tallies: Sequence[Tally]) -> None:
-    """Keep what was counted picture by picture: enough for any figure, interval or comparison."""
+    """Keep what was counted image by image: enough for any figure, interval or comparison."""
     content = io.BytesIO()
     np.savez_compressed(
         content,
         modes=np.array([str(mode) for mode in modes]),
-        places=tallies[0].places.astype(np.int32),
-        counts=np.stack([tally.pictures for tally in tallies]).astype(np.int32),
+        indices=tallies[0].indices.astype(np.int32),
+        counts=np.stack([tally.images for tally in tallies]).astype(np.int32),
     )
     replace_file(path, content.getvalue())
 
@@ -155,11 +155,13 @@ def load_tallies(path: Path) -> dict[str, Tally]:
     """What ``save_tallies`` kept, by the mode's text (in files of 0.1 its stages alone)."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            places, counts = file["places"].astype(np.int64), file["counts"].astype(np.int64)
-            modes = file["modes" if "modes" in file else "pauses"].tolist()
+            old = "pauses" in file
+            modes = file["pauses" if old else "modes"].tolist()
+            indices = file["places" if old else "indices"].astype(np.int64)
+            counts = file["counts"].astype(np.int64)
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f'cannot read "{path}": {error}') from error
-    return {mode: Tally(places, own) for mode, own in zip(modes, counts, strict=True)}
+    return {mode: Tally(indices, own) for mode, own in zip(modes, counts, strict=True)}
 
 
 def describe(
@@ -171,7 +173,7 @@ def describe(
     inference: Inference | None = None,
 ) -> list[Measurement]:
     """What was counted as measurements, with MACs for images of ``size`` (height, width)."""
-    whole = predictor.multiply_adds(size, inference=inference)
+    whole = predictor.macs(size, inference=inference)
     found = []
     for mode, tally in zip(modes, tallies, strict=True):
         low, high = tally.interval()
@@ -183,10 +185,10 @@ def describe(
             miou_high=known_value(high),
             pixel_accuracy=tally.pixel_accuracy,
             mean_accuracy=known_value(tally.mean_accuracy),
-            pictures=len(tally.pictures),
+            images=len(tally.images),
         )
         with suppress(ValueError):  # By threshold the cost depends on the image.
-            macs = predictor.multiply_adds(size, mode, inference)
+            macs = predictor.macs(size, mode, inference)
             item = replace(item, gmacs=macs / 1e9, mac_ratio=whole / macs)
         found.append(item)
     return found

@@ -10,7 +10,7 @@ import numpy as np
 from paumer.data.samples import Dataset
 from paumer.inference.predictor import Predictor
 from paumer.inference.tiles import Inference
-from paumer.measurement import Measurement, baseline, join, skyline
+from paumer.measurement import Measurement, baseline, join, pareto_front
 from paumer.mode import UNPAUSED, Mode
 from paumer.pause_config import PAPER_CONFIGS, PauseConfig
 from paumer.study.cost import CostTable, cost_tables
@@ -217,7 +217,7 @@ def finalists(
             rest = [item for item in rest if item.mode != best.mode]
             if not met or not rest:
                 break
-    chosen += skyline(found)[-1:]
+    chosen += pareto_front(found)[-1:]
     return list({item.mode: item for item in chosen}.values())
 
 

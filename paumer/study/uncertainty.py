@@ -90,10 +90,10 @@ def read_heads(run: Path, network: PausingSegmenter) -> list[nn.Module]:
     return list(heads)
 
 
-def whole_picture(
+def whole_image(
     predictor: Predictor, dataset: Dataset, sample: Sample
 ) -> tuple[Float[Tensor, "1 3 h w"], Int[Tensor, "1 n"]]:
-    """A picture whole as the network sees it, and the commonest true class of each patch."""
+    """An image whole as the network sees it, and the commonest true class of each patch."""
     images, network = predictor.whole_input(sample.image), predictor.network
     labels = torch.from_numpy(predictor.scaled_labels(sample.labels))[None]
     classes = dataset.class_set
@@ -109,7 +109,7 @@ def study_blocks(
 ) -> tuple[EntropyCounts, list[Confusion]]:
     """Entropies of right and wrong patches, and the auxiliary head's pixel confusion, by block.
 
-    A patch is right if its class is the commonest true one in it. Pictures run whole, scaled as
+    A patch is right if its class is the commonest true one in it. Images run whole, scaled as
     the model was trained.
     """
     network, classes = predictor.network, len(dataset.class_set)
@@ -118,7 +118,7 @@ def study_blocks(
     confusions = [Confusion.empty(classes) for _ in range(depth)]
     check_classes(predictor, dataset)
     for done, (sample,) in enumerate(read_ahead(dataset, [[place] for place in indices])):
-        images, truth = whole_picture(predictor, dataset, sample)
+        images, truth = whole_image(predictor, dataset, sample)
         with torch.inference_mode():
             for block, logits in enumerate(block_logits(network, images, heads)):
                 _count_entropies(counts, block, logits.cpu(), truth)

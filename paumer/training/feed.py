@@ -51,7 +51,7 @@ def mix(*numbers: int) -> int:
 
 
 class Crops(TorchDataset[tuple[int, Crop]]):
-    """Crops by (step, place). Each pass over the pictures has an order of its own."""
+    """Crops by (step, place). Each pass over the images has an order of its own."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Crops(TorchDataset[tuple[int, Crop]]):
         bad_list: Path | None = None,
     ) -> None:
         if not len(dataset):
-            raise ValueError(f"{dataset.name} has no training pictures")
+            raise ValueError(f"{dataset.name} has no training images")
         self.dataset = dataset
         self.transform = transform
         self.batch = batch
@@ -79,7 +79,7 @@ class Crops(TorchDataset[tuple[int, Crop]]):
             try:
                 sample = self.dataset[index]
             except (ValueError, OSError) as error:
-                problem, name = str(error), f"picture {index}"
+                problem, name = str(error), f"image {index}"
                 if self.bad_list:
                     note_bad(self.bad_list, str(error))
                 continue
@@ -89,7 +89,7 @@ class Crops(TorchDataset[tuple[int, Crop]]):
 
 
 def note_bad(path: Path, message: str) -> None:
-    """Add a line to the list of bad pictures, once."""
+    """Add a line to the list of bad images, once."""
     known = path.read_text("utf-8").splitlines() if path.exists() else []
     if message not in known:
         with path.open("a", encoding="utf-8") as file:
@@ -98,7 +98,7 @@ def note_bad(path: Path, message: str) -> None:
 
 @lru_cache(maxsize=4)
 def shuffled(seed: int, epoch: int, count: int) -> Int[np.ndarray, " n"]:
-    """The order of one pass over the pictures."""
+    """The order of one pass over the images."""
     return np.random.Generator(np.random.PCG64(mix(seed, -1, epoch))).permutation(count)
 
 
@@ -110,21 +110,21 @@ class StepBatches(Sampler[list[Place]]):
             raise ValueError(f"a batch of {batch} cannot be shared by {world} processes equally")
         self.start, self.steps = start, steps
         share = batch // world
-        self.places = range(rank * share, (rank + 1) * share)
+        self.indices = range(rank * share, (rank + 1) * share)
 
     def __len__(self) -> int:
         return max(0, self.steps - self.start)
 
     def __iter__(self) -> Iterator[list[Place]]:
         for step in range(self.start, self.steps):
-            yield [(step, place) for place in self.places]
+            yield [(step, place) for place in self.indices]
 
 
-def make_loader(crops: Crops, places: StepBatches, workers: int, pin: bool) -> DataLoader[Batch]:
+def make_loader(crops: Crops, indices: StepBatches, workers: int, pin: bool) -> DataLoader[Batch]:
     """Batches, prepared ahead by worker processes."""
     return DataLoader(
         crops,  # type: ignore[arg-type]
-        batch_sampler=places,
+        batch_sampler=indices,
         collate_fn=join,
         num_workers=workers,
         pin_memory=pin,
@@ -134,7 +134,7 @@ def make_loader(crops: Crops, places: StepBatches, workers: int, pin: bool) -> D
 
 
 def join(parts: Sequence[tuple[int, Crop]]) -> Batch:
-    """The crops of one step as a batch; a picture that could not be read ends the training."""
+    """The crops of one step as a batch; an image that could not be read ends the training."""
     crops = [crop for _, crop in parts]
     images = [crop.image for crop in crops if crop.image is not None]
     labels = [crop.labels for crop in crops if crop.labels is not None]

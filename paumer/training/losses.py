@@ -93,7 +93,7 @@ class PausingLoss(PixelLoss):
             if whole is None:
                 whole = stage.logits
             else:
-                rows, values = stage.places.flatten(), stage.logits.flatten(0, 1)
+                rows, values = stage.patch_index.flatten(), stage.logits.flatten(0, 1)
                 whole = whole.detach().flatten(0, 1).index_copy(0, rows, values).view_as(whole)
             loss = loss + self.cross_entropy(to_grid(whole, grid), labels)
         return loss

@@ -38,17 +38,17 @@ class TrainOptions:
     steps: int = 2000
     """Training steps."""
     batch: int = 8
-    """Pictures per step, over all processes."""
+    """Images per step, over all processes."""
     accumulate: int = 1
     """Parts that a process works through one after the other to save memory."""
     crop: str = "256"
     """Crop size: a side, or WIDTHxHEIGHT."""
     fit: str | None = None
-    """Scale pictures to fit LONGxSHORT before drawing the scale (default: their own size)."""
+    """Scale images to fit LONGxSHORT before drawing the scale (default: their own size)."""
     scale: str = "0.5-2"
     """Range of the random scale."""
     window: int | None = None
-    """Side of sliding windows at inference (default: the whole picture at once)."""
+    """Side of sliding windows at inference (default: the whole image at once)."""
     stride: int | None = None
     """Distance between windows (default: the window less 32, at least half of it)."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
@@ -77,14 +77,14 @@ class TrainOptions:
     """Steps between validations, which also happen at the end."""
     val_mode: Annotated[tuple[str, ...], Several] = ("none", "3:0.4", "3:0.4,5:0.4,7:0.4")
     """Modes to validate."""
-    val_pictures: int | None = None
-    """Validate on this many pictures only, spread over the split."""
+    val_images: int | None = None
+    """Validate on this many images only, spread over the split."""
     save_every: int = 250
     """Steps between checkpoints."""
     skip_bad: bool = False
-    """Skip pictures that cannot be read, and list them in bad_pictures.txt."""
+    """Skip images that cannot be read, and list them in bad_images.txt."""
     workers: int = 2
-    """Processes that read and crop pictures."""
+    """Processes that read and crop images."""
     devices: int = 1
     """Devices on this machine; torchrun and SLURM are recognised."""
     nodes: int = 1

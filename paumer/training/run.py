@@ -27,7 +27,7 @@ from paumer.inference.predictor import Predictor
 from paumer.memory import keep_memory
 from paumer.mode import parse_modes
 from paumer.model.segmenter import PausingSegmenter
-from paumer.study.accuracy import evaluate, union_share
+from paumer.study.accuracy import evaluate, iou_of_counts
 from paumer.study.figures import draw_training
 from paumer.study.sizes import mean_known
 from paumer.study.speed import machine
@@ -120,8 +120,8 @@ def _fit(
         training, make_transform(options, network), options.batch, options.seed, bad_list(options)
     )
     ranks = (fabric.global_rank, fabric.world_size)
-    places = StepBatches(task.step, options.steps, options.batch, *ranks)
-    loader = make_loader(crops, places, options.workers, fabric.device.type == "cuda")
+    indices = StepBatches(task.step, options.steps, options.batch, *ranks)
+    loader = make_loader(crops, indices, options.workers, fabric.device.type == "cuda")
     keeper = RunKeeper(task, validation, say, progress)
     try:
         task.run(loader, keeper)
@@ -174,9 +174,9 @@ class RunKeeper:
         options = self.task.options
         self.first, self.begin = self.task.step, time.monotonic()
         self.metrics = MetricsFile(options.out / "metrics.csv", until=self.task.step)
-        count = min(len(self.validation), options.val_pictures or len(self.validation))
+        count = min(len(self.validation), options.val_images or len(self.validation))
         chosen = np.linspace(0, len(self.validation) - 1, count).round().astype(int).tolist()
-        self.places = readable(self.validation, chosen, options)
+        self.indices = readable(self.validation, chosen, options)
 
     def __call__(self, values: Metrics) -> None:
         """After each step: note, validate and save, when it is time."""
@@ -213,14 +213,14 @@ class RunKeeper:
             self._write_model()
             return
         predictor, modes = Predictor(network), parse_modes(options.val_mode)
-        mine = self.places[fabric.global_rank :: fabric.world_size]
+        mine = self.indices[fabric.global_rank :: fabric.world_size]
         totals = evaluate(predictor, self.validation, modes, indices=mine)
         network.train()
         values = {}
         for mode, total in zip(modes, totals, strict=True):
             own = torch.from_numpy(total.totals).to(fabric.device)
             counts: Any = fabric.all_reduce(own, reduce_op="sum")
-            values[f"miou {mode}"] = float(mean_known(union_share(counts.cpu().numpy())))
+            values[f"miou {mode}"] = float(mean_known(iou_of_counts(counts.cpu().numpy())))
         if not fabric.is_global_zero:
             return
         self._note(values)
@@ -244,8 +244,8 @@ class RunKeeper:
         except ImportError as error:
             self.say(str(error))
         mode = parse_modes(self.task.options.val_mode)[-1]
-        few = np.linspace(0, len(self.places) - 1, min(6, len(self.places))).astype(int)
-        samples = [self.validation[self.places[number]] for number in few]
+        few = np.linspace(0, len(self.indices) - 1, min(6, len(self.indices))).astype(int)
+        samples = [self.validation[self.indices[number]] for number in few]
         results = predictor.predict_batch([s.image for s in samples], mode)
         predictor.network.train()
         rows = [
@@ -287,7 +287,7 @@ def _without_removed(values: dict[str, Any], path: Path) -> dict[str, Any]:
                 f'"{path}" uses {name}, which was removed in 0.2: resume it with paumer 0.1, or '
                 f"begin a new run from this one's model (--init RUN/model)"
             )
-    renamed = {"val_pause": "val_mode"}
+    renamed = {"val_pause": "val_mode", "val_pictures": "val_images"}
     return {renamed.get(n, n): value for n, value in values.items() if n not in _REMOVED}
 
 

@@ -117,22 +117,22 @@ def class_weights(
     dataset: Dataset, options: TrainOptions, most: int = 200
 ) -> Float[Tensor, " classes"]:
     """Weights that grow with a power of a class's rarity; their mean over pixels is 1."""
-    places = np.linspace(0, len(dataset) - 1, min(most, len(dataset))).astype(int).tolist()
+    indices = np.linspace(0, len(dataset) - 1, min(most, len(dataset))).astype(int).tolist()
     counts = np.zeros(256)
-    for place in readable(dataset, places, options):
+    for place in readable(dataset, indices, options):
         counts += np.bincount(dataset[place].labels.ravel(), minlength=256)
     shares = counts[: len(dataset.class_set)] / counts[: len(dataset.class_set)].sum()
     weights = np.maximum(shares, 1e-4) ** -options.class_weights
     return torch.tensor(weights / (weights * shares).sum(), dtype=torch.float32)
 
 
-def readable(dataset: Dataset, places: list[int], options: TrainOptions) -> list[int]:
+def readable(dataset: Dataset, indices: list[int], options: TrainOptions) -> list[int]:
     """The places themselves, or with ``skip_bad`` those that can be read, the others noted."""
     path = bad_list(options)
     if path is None:
-        return places
+        return indices
     good = []
-    for place in places:
+    for place in indices:
         try:
             dataset[place]
             good.append(place)
@@ -143,7 +143,7 @@ def readable(dataset: Dataset, places: list[int], options: TrainOptions) -> list
 
 def bad_list(options: TrainOptions) -> Path | None:
     """The file that lists images which cannot be read, where they are skipped."""
-    return options.out / "bad_pictures.txt" if options.skip_bad else None
+    return options.out / "bad_images.txt" if options.skip_bad else None
 
 
 def make_transform(options: TrainOptions, network: PausingSegmenter) -> TrainTransform:
@@ -170,8 +170,8 @@ def check_options(options: TrainOptions, network: PausingSegmenter) -> None:
         raise ValueError(
             f"class_weights is {options.class_weights:g}: give a power from 0 (all alike) to 1"
         )
-    if options.workers < 0 or (options.val_pictures or 1) < 1:
-        raise ValueError("workers must be 0 or more and val_pictures 1 or more")
+    if options.workers < 0 or (options.val_images or 1) < 1:
+        raise ValueError("workers must be 0 or more and val_images 1 or more")
     world = options.devices * options.nodes
     if options.batch % world:
         raise ValueError(

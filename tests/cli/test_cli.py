@@ -185,8 +185,8 @@ def test_predict_continues_after_a_broken_image(model, tmp_path, monkeypatch, ca
     out = tmp_path / "out"
     assert call(monkeypatch, "predict", bad, good, "--model", model, "--out", out) == 1
     names = {path.name for path in out.iterdir()}
-    pictures = {"good_mask.png", "good_overlay.png", "good_paused.png"}
-    assert names == pictures | {"predictions.jsonl"}
+    images = {"good_mask.png", "good_overlay.png", "good_paused.png"}
+    assert names == images | {"predictions.jsonl"}
     assert "bad [bold].png" in capsys.readouterr().err
 
 
@@ -230,7 +230,7 @@ def test_data_without_splits_is_refused(tmp_path, monkeypatch, capsys):
     assert "names no split" in capsys.readouterr().err
 
 
-def test_bench_runs_on_pictures_and_writes_valid_json(tmp_path, monkeypatch):
+def test_bench_runs_on_images_and_writes_valid_json(tmp_path, monkeypatch):
     Image.new("RGB", (50, 40), (9, 9, 9)).save(tmp_path / "a.png")
     file = tmp_path / "speed.json"
     arguments = [*SMALL, "--mode", "2:0.5", "--rounds", 1, "--images", tmp_path, "--json", file]
@@ -258,7 +258,7 @@ def test_bench_refuses_before_it_measures(arguments, message, monkeypatch, capsy
     assert message in capsys.readouterr().err
 
 
-def test_tiny_pictures_run(monkeypatch):
+def test_tiny_images_run(monkeypatch):
     arguments = ["bench", "--backbone", "test_vit", "--input", "8", "--mode", "2:0.5"]
     assert call(monkeypatch, *arguments, "--rounds", "1") == 0
 

@@ -18,7 +18,7 @@ def model(tmp_path):
 
 
 def run(model, out):
-    words = ["demo", "--model", str(model), "--data", "scenes:6@96x64", "--pictures", "3"]
+    words = ["demo", "--model", str(model), "--data", "scenes:6@96x64", "--limit", "3"]
     app([*words, "--threads", "1", "--out", str(out)], result_action="return_value")
 
 
@@ -28,9 +28,9 @@ def test_the_demo_writes_a_report_with_its_images(model, tmp_path, capsys):
     write_points(model, points)
     run(model, tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
-    pictures = sorted(path.name for path in (tmp_path / "out").glob("picture-*.png"))
-    assert len(pictures) == 3
-    assert all(name in page for name in [*pictures, "tradeoff.png", "<td>2:0.5 exit</td>"])
+    images = sorted(path.name for path in (tmp_path / "out").glob("image-*.png"))
+    assert len(images) == 3
+    assert all(name in page for name in [*images, "tradeoff.png", "<td>2:0.5 exit</td>"])
     assert (tmp_path / "out" / "tradeoff.png").is_file()
     with (tmp_path / "out" / "demo.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

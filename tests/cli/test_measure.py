@@ -89,7 +89,7 @@ def deep_model(tmp_path_factory):
 
 
 def test_the_paper_with_more_words_is_thirteen_modes(deep_model, data, tmp_path):
-    common = ("--model", deep_model, "--data", data, "--pictures", 2)
+    common = ("--model", deep_model, "--data", data, "--limit", 2)
     texts = ("none", "paper exit by=neighbours")
     wanted = ["none", *(f"{pause} exit by=neighbours" for pause in PAPER_CONFIGS)]
     run("evaluate", *common, "--mode", *texts, "--json", tmp_path / "e.json")
@@ -142,13 +142,13 @@ def test_sweep_resumes_and_reports_speed(model, data, tmp_path, capsys):
 def test_sweep_can_time_for_real(model, data, tmp_path):
     out = tmp_path / "sweep"
     run(
-        *("sweep", "--model", model, "--data", data, "--out", out, "--pictures", 3),
+        *("sweep", "--model", model, "--data", data, "--out", out, "--limit", 3),
         *("--grid", "2:0.5 exit by=random", "2:0.5 size=64", "--speed", "measure"),
     )
     rows = read_lines(out / "sweep.jsonl")
     assert [row["mode"] for row in rows] == ["none", "2:0.5 exit by=random", "2:0.5 size=64"]
     assert all(not row["predicted"] and row["latency_ms"] > 0 for row in rows)
-    assert all(row["pictures"] == 3 for row in rows)
+    assert all(row["images"] == 3 for row in rows)
     assert rows[1]["mac_ratio"] > 1 > rows[2]["mac_ratio"]
 
 
@@ -205,7 +205,7 @@ def test_tune_says_how_near_it_gets(model, data, monkeypatch, capsys):
         (("evaluate", "--mode", "9:0.5"), "cannot pause after block 9"),
         (("evaluate", "--mode", "quick"), 'cannot read "quick"'),
         (("evaluate", "--scales", "0"), "all above 0"),
-        (("evaluate", "--pictures", "-1"), "pictures is -1"),
+        (("evaluate", "--limit", "-1"), "limit is -1"),
         (("sweep", "--grid", "three exit", "--out", "x"), 'cannot read "three"'),
         (("tune",), "exactly one of latency_ms, speed_up and max_drop"),
         (("tune", "--speed-up", "2", "--max-drop", "1"), "exactly one of"),

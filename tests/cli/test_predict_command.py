@@ -47,13 +47,13 @@ def test_a_folder_and_again(model, streets, tmp_path, capsys):
     command = ("predict", streets, "--model", model, "--out", tmp_path / "out")
     command += ("--save", "mask", "entropy", "--mode")
     run(*command, "2:0.5")
-    assert "segmented 2 of 2 pictures" in capsys.readouterr().out
+    assert "segmented 2 of 2 images" in capsys.readouterr().out
     assert (tmp_path / "out/deep/two_entropy.png").exists()
     run(*command, " 2: 0.5 by=entropy")  # The same mode in other words.
-    assert "segmented 0 of 2 pictures" in capsys.readouterr().out
+    assert "segmented 0 of 2 images" in capsys.readouterr().out
     for other in ("2:0.5 by=neighbours", "2:0.5 exit", "2:0.5 protect=a", "2:0.5 size=48"):
         run(*command, other)
-        assert "segmented 2 of 2 pictures" in capsys.readouterr().out
+        assert "segmented 2 of 2 images" in capsys.readouterr().out
     lines = (tmp_path / "out/predictions.jsonl").read_text().splitlines()
     assert [json.loads(line)["mode"] for line in lines[-2:]] == ["2:0.5 size=48"] * 2
 
@@ -73,8 +73,8 @@ def test_a_video_becomes_a_video(model, tmp_path, capsys):
         stream = file.add_stream("libx264", rate=10)
         stream.width, stream.height, stream.pix_fmt = 48, 32, "yuv420p"
         for number in range(5):
-            picture = np.full((32, 48, 3), 40 * number, np.uint8)
-            file.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            image = np.full((32, 48, 3), 40 * number, np.uint8)
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
         file.mux(stream.encode())
     run("predict", tmp_path / "in.mp4", "--model", model, "--out", tmp_path / "out")
     assert "in: 5 frames" in capsys.readouterr().out

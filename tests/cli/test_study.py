@@ -100,7 +100,7 @@ def test_entropy_and_method_on_a_model(tmp_path, lively):
     torch.manual_seed(0)
     lively(build_model("test_vit", "mask", 11, image_size=32)).save_pretrained(tmp_path / "model")
     command = ("--model", tmp_path / "model", "--out", tmp_path)
-    run("entropy", *command, "--data", "scenes:20@64x48", "--share", 0.1)
+    run("entropy", *command, "--data", "scenes:20@64x48", "--fraction", 0.1)
     rows = table(tmp_path / "entropy_classes.csv")
     patches = sum(int(row["patches"]) for row in rows)
     assert sum(int(row["patches"]) for row in table(tmp_path / "entropy.csv")) == patches
@@ -109,8 +109,8 @@ def test_entropy_and_method_on_a_model(tmp_path, lively):
     Image.fromarray(image).save(tmp_path / "street.png")
     run("method", tmp_path / "street.png", *command, "--mode", "2:0.5,4:0.5 by=neighbours")
     assert len(table(tmp_path / "method.csv")) == 12 + 6
-    with pytest.raises(ValueError, match="a share of 0 of"):
-        run("entropy", *command, "--share", 0)
+    with pytest.raises(ValueError, match="fraction is 0"):
+        run("entropy", *command, "--fraction", 0)
 
 
 def test_what_is_missing_is_named(tmp_path):

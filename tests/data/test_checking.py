@@ -26,30 +26,30 @@ def write(path, array, **options):
 
 
 def make_set(root, count=200, seed=0, plan=PLAN):
-    """Pictures of several kinds and sizes with whole, varied masks; the exact pixels by class."""
-    dice, pixels = np.random.default_rng(seed), np.zeros(256, np.int64)
+    """Images of several kinds and sizes with whole, varied masks; the exact pixels by class."""
+    rng, pixels = np.random.default_rng(seed), np.zeros(256, np.int64)
     for i in range(count):
         height, width = (24, 32) if i % 3 else (30, 20)
         labels = (
-            dice.choice([0, 1, 2, 3, 4, 255], (height // 2, width // 2)).repeat(2, 0).repeat(2, 1)
+            rng.choice([0, 1, 2, 3, 4, 255], (height // 2, width // 2)).repeat(2, 0).repeat(2, 1)
         )
         pixels += np.bincount(labels.ravel(), minlength=256)
         name = f"{'far/' if i % 4 == 0 else ''}{i:03d}"
-        picture = dice.integers(0, 256, (height, width, 3), np.uint8)
-        write(root / f"images/train/{name}{('.jpg', '.png', '.webp')[i % 3]}", picture)
+        image = rng.integers(0, 256, (height, width, 3), np.uint8)
+        write(root / f"images/train/{name}{('.jpg', '.png', '.webp')[i % 3]}", image)
         write(root / f"masks/train/{name}.png", labels)
     (root / "data.yaml").write_text(plan)
     return pixels
 
 
-def damage(file, how, dice):
+def damage(file, how, rng):
     """Spoils one file; gives the problem a check must name: (file, kind)."""
     if how == "cut":
         data = file.read_bytes()
-        file.write_bytes(data[: int(len(data) * dice.uniform(0.2, 0.6))])
+        file.write_bytes(data[: int(len(data) * rng.uniform(0.2, 0.6))])
         return str(file), "unreadable"
     if how == "text":
-        file.write_text("this is no picture")
+        file.write_text("this is no image")
         return str(file), "unreadable"
     if how == "empty":
         file.write_bytes(b"")
@@ -58,7 +58,7 @@ def damage(file, how, dice):
     if how == "size":
         write(file, ids[:-1])
         return str(file), "size"
-    ids[3, 4:7] = 5 + int(dice.integers(0, 200))
+    ids[3, 4:7] = 5 + int(rng.integers(0, 200))
     write(file, ids)
     return str(file), "label"
 
@@ -67,23 +67,23 @@ class TestDamage:
     @pytest.mark.parametrize("seed", range(3))
     def test_exactly_the_injected_faults_are_found(self, tmp_path, seed):
         make_set(tmp_path, seed=seed)
-        dice = np.random.default_rng(seed)
+        rng = np.random.default_rng(seed)
         images = sorted(p for p in (tmp_path / "images").rglob("*") if p.is_file())
         masks = sorted(p for p in (tmp_path / "masks").rglob("*") if p.is_file())
         assert len(images) + len(masks) == 400
-        spoilt, expected = dice.permutation(200)[:12], set()
+        spoilt, expected = rng.permutation(200)[:12], set()
         for i, number in enumerate(spoilt.tolist()):
             name = Path(f"{'far/' if number % 4 == 0 else ''}{number:03d}")
             image = next(p for p in images if p.with_suffix("") == tmp_path / "images/train" / name)
             mask = tmp_path / "masks/train" / name.with_suffix(".png")
             if i < 3:
-                expected.add(damage(image, ("cut", "text", "empty")[i], dice))
+                expected.add(damage(image, ("cut", "text", "empty")[i], rng))
             elif i < 10:
                 hows = ("cut", "text", "empty", "size", "size", "id", "id")
-                expected.add(damage(mask, hows[i - 3], dice))
+                expected.add(damage(mask, hows[i - 3], rng))
             elif i == 10:
                 image.unlink()
-                expected.add((str(mask), "missing picture"))
+                expected.add((str(mask), "missing image"))
             else:
                 mask.unlink()
                 expected.add((str(image), "missing mask"))
@@ -102,7 +102,7 @@ class TestDamage:
             str(tmp_path / "data.yaml"), progress=lambda *step: steps.append(step)
         )
         assert report.problems == ()
-        assert report.pictures == 200
+        assert report.images == 200
         assert report.class_pixels == tuple(pixels[:5].tolist())
         assert report.ignored_pixels == pixels[255]
         assert sum(report.class_shares) == pytest.approx(1)
@@ -142,7 +142,7 @@ class TestDamage:
 
 
 class TestLeaks:
-    def test_a_picture_in_two_splits(self, tmp_path):
+    def test_an_image_in_two_splits(self, tmp_path):
         make_set(tmp_path, 6, plan=PLAN + "val: {images: images/val, masks: masks/val}\n")
         for name in ("far/000.jpg", "001.png"):
             source = tmp_path / "images/train" / name
@@ -170,7 +170,7 @@ class TestLeaks:
 
 
 class Made:
-    """A data set that lies in no file, one of whose pictures cannot be had."""
+    """A data set that lies in no file, one of whose images cannot be had."""
 
     name, split, class_set, problems = (
         "made",
@@ -206,11 +206,11 @@ class TestReport:
         report = check_dataset(Made())
         values = json.loads(json.dumps(report.to_json()))
         assert values["class_pixels"] == [0, 20]
-        assert values["sizes"] == [{"width": 5, "height": 4, "pictures": 2}]
+        assert values["sizes"] == [{"width": 5, "height": 4, "images": 2}]
         assert values["problems"][1]["kind"] == "unlabelled"
         assert "contents" not in values
         text = report.to_text()
-        assert text.startswith("made val: 3 pictures, 2 problems")
+        assert text.startswith("made val: 3 images, 2 problems")
         assert "b              20  100.00%" in text
         assert '- unreadable: cannot read "made val 1"' in text
 
@@ -234,7 +234,7 @@ class TestReport:
 
 
 class TestSheet:
-    def test_shows_pictures_and_passes_over_bad_ones(self, tmp_path):
+    def test_shows_images_and_passes_over_bad_ones(self, tmp_path):
         make_set(tmp_path, 8)
         (tmp_path / "images/train/001.png").write_bytes(b"")
         sheet = sample_sheet(open_dataset(str(tmp_path / "data.yaml")), count=8, columns=2)

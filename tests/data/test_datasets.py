@@ -24,7 +24,7 @@ def write(path, array):
     Image.fromarray(np.asarray(array, np.uint8)).save(path)
 
 
-def picture(height=6, width=8):
+def image(height=6, width=8):
     return np.zeros((height, width, 3), np.uint8)
 
 
@@ -66,7 +66,7 @@ class TestCamvid:
     def root(self, tmp_path):
         for split in ("train", "val", "test"):
             for name, suffix in (("a", ".png"), ("b", ".jpg")):
-                write(tmp_path / split / f"{name}{suffix}", picture())
+                write(tmp_path / split / f"{name}{suffix}", image())
                 write(tmp_path / f"{split}annot" / f"{name}.png", ids(0, 5, 10, 11))
         return tmp_path
 
@@ -95,7 +95,7 @@ class TestCamvid:
         with pytest.raises(ValueError, match=r"trainannot/b\.png.*8x5.*train/b\.jpg.*8x6"):
             open_dataset(f"camvid:{root}")[1]
 
-    def test_a_broken_picture_is_named(self, root):
+    def test_a_broken_image_is_named(self, root):
         (root / "train/a.png").write_bytes((root / "train/a.png").read_bytes()[:40])
         with pytest.raises(ValueError, match=r"train/a\.png"):
             open_dataset(f"camvid:{root}")[0]
@@ -106,7 +106,7 @@ class TestCamvid:
         with pytest.raises(ValueError, match=r"train/a\.png.*no mask.*1 more.*check-data"):
             open_dataset(f"camvid:{root}")
         listed = list_dataset(f"camvid:{root}")
-        assert [p.kind for p in listed.problems] == ["missing mask", "missing picture"]
+        assert [p.kind for p in listed.problems] == ["missing mask", "missing image"]
         assert [s.name for s in listed] == ["b"]
 
     def test_missing_folders_are_named_with_what_is_there(self, root, tmp_path):
@@ -138,11 +138,11 @@ class TestCityscapes:
         for split, city in (("train", "aachen"), ("train", "bochum"), ("val", "lindau")):
             for frame in ("000000_000019", "000001_000019"):
                 start = f"{split}/{city}/{city}_{frame}"
-                write(tmp_path / f"leftImg8bit/{start}_leftImg8bit.png", picture(5, 7))
+                write(tmp_path / f"leftImg8bit/{start}_leftImg8bit.png", image(5, 7))
                 mask = ids(*range(34), 255, height=5, width=7)
                 write(tmp_path / f"gtFine/{start}_gtFine_labelIds.png", mask)
                 write(tmp_path / f"gtFine/{start}_gtFine_instanceIds.png", mask)
-                write(tmp_path / f"gtFine/{start}_gtFine_color.png", picture(5, 7))
+                write(tmp_path / f"gtFine/{start}_gtFine_color.png", image(5, 7))
                 (tmp_path / f"gtFine/{start}_gtFine_polygons.json").write_text("{}")
         return tmp_path
 
@@ -171,10 +171,10 @@ class TestCityscapes:
         with pytest.raises(ValueError, match=r'gtFine/train.*did you mean "gtfine"'):
             open_dataset(f"cityscapes:{root}")
 
-    def test_no_picture_at_all(self, tmp_path):
+    def test_no_image_at_all(self, tmp_path):
         for part in ("leftImg8bit", "gtFine"):
             (tmp_path / part / "train").mkdir(parents=True)
-        with pytest.raises(ValueError, match=r"leftImg8bit/train.*no pictures.*_leftImg8bit\.png"):
+        with pytest.raises(ValueError, match=r"leftImg8bit/train.*no images.*_leftImg8bit\.png"):
             open_dataset(f"cityscapes:{tmp_path}")
 
 
@@ -185,7 +185,7 @@ class TestAde20k:
             for number in (1, 2):
                 name = f"ADE_{short}_{number:08d}"
                 base = tmp_path / "ADEChallengeData2016"
-                write(base / f"images/{folder}/{name}.jpg", picture())
+                write(base / f"images/{folder}/{name}.jpg", image())
                 write(base / f"annotations/{folder}/{name}.png", ids(0, 1, 2, 150))
         return tmp_path
 
@@ -245,7 +245,7 @@ class TestCode:
 def test_torch_loads_it(tmp_path):
     torch_data = pytest.importorskip("torch.utils.data")
     for name in "abc":
-        write(tmp_path / "train" / f"{name}.png", picture())
+        write(tmp_path / "train" / f"{name}.png", image())
         write(tmp_path / "trainannot" / f"{name}.png", ids(3))
     camvid = open_dataset(f"camvid:{tmp_path}")
     assert isinstance(camvid, FolderDataset)
@@ -270,7 +270,7 @@ class TestJoined:
 
     def test_files_are_found_and_classes_must_agree(self, tmp_path):
         folder = tmp_path / "with+plus"
-        write(folder / "images/a.png", picture())
+        write(folder / "images/a.png", image())
         write(folder / "masks/a.png", ids(0, 1))
         (folder / "data.yaml").write_text(
             "val: {images: images, masks: masks}\nclasses: [sky, road]\n"

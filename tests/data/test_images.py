@@ -49,12 +49,12 @@ def grey_png(values, depth):
 class TestReadImage:
     @pytest.mark.parametrize("suffix", [".png", ".bmp", ".webp", ".tif", ".ppm"])
     def test_lossless_files_come_back_exactly(self, tmp_path, suffix):
-        picture = noise()
+        image = noise()
         file = tmp_path / f"a{suffix}"
-        Image.fromarray(picture).save(file, **({"lossless": True} if suffix == ".webp" else {}))
+        Image.fromarray(image).save(file, **({"lossless": True} if suffix == ".webp" else {}))
         read = read_image(file)
         assert read.dtype == np.uint8
-        np.testing.assert_array_equal(read, picture)
+        np.testing.assert_array_equal(read, image)
 
     def test_jpeg_comes_back_nearly(self, tmp_path):
         flat = np.full((16, 16, 3), (200, 100, 50), np.uint8)
@@ -64,7 +64,7 @@ class TestReadImage:
     @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
     @pytest.mark.parametrize("orientation", range(1, 9))
     def test_orientation_is_applied(self, kind, orientation):
-        # The upright picture is red left of blue above green.
+        # The upright image is red left of blue above green.
         upright = np.zeros((32, 48, 3), np.uint8)
         upright[:16, :24], upright[:16, 24:], upright[16:] = (255, 0, 0), (0, 0, 255), (0, 255, 0)
         undo = {
@@ -117,7 +117,7 @@ class TestReadImage:
         assert red > 250
         assert max(green, blue) < 5
 
-    def test_first_frame_of_a_moving_picture(self, tmp_path):
+    def test_first_frame_of_a_moving_image(self, tmp_path):
         frames = [Image.new("RGB", (8, 8), c) for c in ("red", "lime")]
         for suffix in (".gif", ".webp", ".png"):
             options = {"lossless": True} if suffix == ".webp" else {}
@@ -139,8 +139,8 @@ class TestReadImage:
         (tmp_path / "empty.png").touch()
         with pytest.raises(ValueError, match=r"empty\.png.*empty"):
             read_image(tmp_path / "empty.png")
-        (tmp_path / "text.jpg").write_text("no picture at all")
-        with pytest.raises(ValueError, match=r"text\.jpg.*no picture of a known kind"):
+        (tmp_path / "text.jpg").write_text("no image at all")
+        with pytest.raises(ValueError, match=r"text\.jpg.*no image of a known kind"):
             read_image(tmp_path / "text.jpg")
         with pytest.raises(ValueError, match="cannot read"):
             read_image(tmp_path)
@@ -149,14 +149,14 @@ class TestReadImage:
     def test_cut_or_scribbled_files_never_crash(self, kind):
         whole = BytesIO()
         Image.fromarray(noise(64, 64)).save(whole, kind)
-        data, dice = whole.getvalue(), np.random.default_rng(1)
+        data, rng = whole.getvalue(), np.random.default_rng(1)
         with pytest.raises(ValueError, match="given bytes"):
             read_image(data[: len(data) // 2])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for _ in range(60):
                 bad = np.frombuffer(data, np.uint8).copy()
-                bad[dice.integers(0, min(len(bad), 400), 6)] = dice.integers(0, 256, 6)
+                bad[rng.integers(0, min(len(bad), 400), 6)] = rng.integers(0, 256, 6)
                 try:
                     assert read_image(bad.tobytes()).ndim == 3
                 except ValueError as error:
@@ -175,12 +175,12 @@ class TestReadImage:
         with pytest.raises(ValueError, match="damaged header"):
             read_image(png_header(5000, 5000))
 
-    def test_a_large_even_picture_is_no_bomb(self):
+    def test_a_large_even_image_is_no_bomb(self):
         file = BytesIO()
         Image.new("RGB", (3000, 2000), (200, 210, 220)).save(file, "PNG")
         assert read_image(file.getvalue()).shape == (2000, 3000, 3)
 
-    def test_a_large_picture_within_the_limit_gives_no_warning(self):
+    def test_a_large_image_within_the_limit_gives_no_warning(self):
         file = BytesIO()
         Image.new("1", (12_000, 10_000)).save(file, "PNG")
         with warnings.catch_warnings():

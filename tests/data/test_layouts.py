@@ -11,7 +11,7 @@ RGB = {"rgb_masks": True, "classes": {"a": [1, 1, 1]}}
 
 @pytest.fixture
 def own(tmp_path):
-    """A function that writes a data.yaml, changed as told, beside two pictures with masks."""
+    """A function that writes a data.yaml, changed as told, beside two images with masks."""
     for name in ("a", "deep/b"):
         touch(tmp_path / f"images/train/{name}.jpg", 3)
         touch(tmp_path / f"masks/train/{name}.png")
@@ -58,7 +58,7 @@ class TestPairs:
         train = {"images": "images/train/**/*.jpg", "masks": "masks/train/**/*.png"}
         assert [s.name for s in open_dataset(own(train=train))] == ["a", "deep/b"]
         train["images"] = "images/train/*.jpg"
-        assert [p.kind for p in list_dataset(own(train=train)).problems] == ["missing picture"]
+        assert [p.kind for p in list_dataset(own(train=train)).problems] == ["missing image"]
         train["images"] = "images/train/*.gif"
         with pytest.raises(ValueError, match=r'matches "\*\.gif" \(train\.images'):
             open_dataset(own(train=train))
@@ -74,12 +74,12 @@ class TestPairs:
     def test_an_unclear_mark_is_an_error_that_names_both(self, own, tmp_path):
         mask = tmp_path / "masks/train/a.png"
         touch(mask.with_name("a_gt.png"))
-        assert len(list_dataset(own()).problems) == 1  # the exact name wins, a_gt has no picture
+        assert len(list_dataset(own()).problems) == 1  # the exact name wins, a_gt has no image
         mask.rename(mask.with_name("a_mask.png"))
         with pytest.raises(ValueError, match=r"a_mask\.png.*a_gt\.png.*same name"):
             open_dataset(own())
 
-    def test_a_marked_mask_belongs_to_one_picture(self, own, tmp_path):
+    def test_a_marked_mask_belongs_to_one_image(self, own, tmp_path):
         touch(tmp_path / "images/train/a_mask.png", 3)
         mask = tmp_path / "masks/train/a.png"
         mask.rename(mask.with_name("a_mask.png"))

@@ -18,9 +18,9 @@ PLAIN = {"colour": False, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
 
 
 def encoded(height=90, width=120, seed=0, block=10):
-    """A picture whose red is ten times its label, in blocks of random classes with some void."""
-    dice = np.random.default_rng(seed)
-    coarse = dice.choice([*range(11), 255], (-(-height // block), -(-width // block)))
+    """An image whose red is ten times its label, in blocks of random classes with some void."""
+    rng = np.random.default_rng(seed)
+    coarse = rng.choice([*range(11), 255], (-(-height // block), -(-width // block)))
     labels = coarse.repeat(block, 0).repeat(block, 1)[:height, :width].astype(np.uint8)
     image = np.stack([np.where(labels == 255, 250, labels * 10), labels, 255 - labels], 2)
     return SimpleNamespace(image=image.astype(np.uint8), labels=labels)
@@ -58,8 +58,8 @@ class TestAlignment:
     @given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 70), st.integers(1, 70),
            st.integers(0, 2**40))  # fmt: skip
     def test_any_size_gives_the_crop(self, height, width, down, across, seed):
-        dice = np.random.default_rng(seed)
-        image = dice.integers(0, 256, (height, width, 3), np.uint8)
+        rng = np.random.default_rng(seed)
+        image = rng.integers(0, 256, (height, width, 3), np.uint8)
         sample = SimpleNamespace(image=image, labels=image[..., 0] % 5)
         pixels, labels = TrainTransform((down, across), MEAN, STD)(sample, seed)
         assert pixels.shape == (3, down, across)
@@ -127,11 +127,11 @@ class TestCropRule:
                 calls.append(high)
                 return low
 
-        dice = Counting(np.random.PCG64(0))
-        change._choose_box(labels, (40, 40), [40, 40], dice)
+        rng = Counting(np.random.PCG64(0))
+        change._choose_box(labels, (40, 40), [40, 40], rng)
         assert len(calls) == 2  # one crop, two numbers: each class fills half of what is labelled
         calls.clear()
-        change._choose_box(np.full((40, 40), 255, np.uint8), (40, 40), [40, 40], dice)
+        change._choose_box(np.full((40, 40), 255, np.uint8), (40, 40), [40, 40], rng)
         assert len(calls) == 20
         assert (change(sample, 0)[1] == 255).sum() == 1200
 

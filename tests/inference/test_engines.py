@@ -84,7 +84,7 @@ def test_what_engines_cannot_do_is_said(tmp_path):
     with pytest.raises(ValueError, match='no engine "tensorrt": choose one of torch, compile'):
         make_engine("tensorrt", network)
     engine = make_engine("onnx", network, 1, export_onnx, tmp_path)
-    image, by_chance = np.zeros((32, 32, 3), np.uint8), {"random": lambda logits, places: places}
+    image, by_chance = np.zeros((32, 32, 3), np.uint8), {"random": lambda logits, indices: indices}
     predictor = Predictor(network, engine=engine)
     with pytest.raises(ValueError, match=r'takes shares, not thresholds \("2:<0\.5"\)'):
         predictor.predict(image, "2:<0.5")

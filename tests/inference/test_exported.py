@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from paumer.inference.exported import ExportInfo, check_exportable, need, open_onnx
 from paumer.mode import Mode
 from paumer.pause_config import PauseConfig
-from paumer.pausing import going_on
+from paumer.pausing import keep_count
 
 INFO = ExportInfo({"classes": ["a", "b"]}, (48, 64), Mode.parse("2:0.5,4:0.5 exit"), True, 12)
 
@@ -32,8 +32,8 @@ def test_a_file_of_another_version_is_refused():
 @given(st.floats(0, 1, exclude_max=True), st.floats(0, 1, exclude_max=True))
 def test_each_block_keeps_what_pausing_keeps(first, second):
     kept = INFO.kept(PauseConfig(((2, first), (4, second))))
-    assert kept == [going_on(12, first), going_on(kept[0], second)]
-    assert INFO.kept(PauseConfig(((4, second),))) == [12, going_on(12, second)]
+    assert kept == [keep_count(12, first), keep_count(kept[0], second)]
+    assert INFO.kept(PauseConfig(((4, second),))) == [12, keep_count(12, second)]
     assert INFO.kept(PauseConfig()) == [12, 12]
 
 

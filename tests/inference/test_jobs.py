@@ -35,8 +35,8 @@ def lines(out):
 
 
 def read(path):
-    with Image.open(path) as picture:
-        return np.asarray(picture)
+    with Image.open(path) as image:
+        return np.asarray(image)
 
 
 MODE, INFERENCE = Mode.parse("2:0.5"), Inference(batch=3)
@@ -52,7 +52,7 @@ def test_a_folder_is_mirrored_with_what_was_asked_for(predictor, folder, tmp_pat
     assert len(list((tmp_path / "out").rglob("*.png"))) == 7 * 5
     for line in lines(tmp_path / "out"):
         assert line["mode"] == "2:0.5"
-        image = read(line["picture"])
+        image = read(line["image"])
         alone = predictor.predict(image, "2:0.5")
         mask = read(tmp_path / "out" / line["files"][0])
         assert (mask == alone.labels).mean() > 0.999

@@ -91,8 +91,8 @@ def test_studies_run_more_than_others(predictor):
     with pytest.raises(ValueError, match='nothing says what "random" knows'):
         predictor.network(torch.zeros(1, 3, 32, 32), mode)
 
-    def left_first(logits, places):
-        return (places % 4).float()
+    def left_first(logits, indices):
+        return (indices % 4).float()
 
     given_ = {"random": left_first}
     ((_, (result,)),) = predictor.predict_many([picture(64, 64)], [mode], given=given_)
@@ -134,7 +134,7 @@ def test_the_pause_map_counts_what_paused(predictor):
     assert (result.entropy <= np.log(6) + 1e-4).all()
 
 
-def test_a_window_larger_than_the_picture_is_one_pass(predictor):
+def test_a_window_larger_than_the_image_is_one_pass(predictor):
     image = picture(40, 60)
     once = predictor.predict(image, "2:0.4")
     windowed = predictor.predict(image, "2:0.4", window=64, stride=32)
@@ -175,8 +175,8 @@ def test_what_the_network_will_see_is_known_before(predictor, size, mode, infere
     inputs = predictor.network_inputs(picture(*size), mode, inference)
     padded = tuple(-(-side // 16) * 16 for side in seen)
     assert inputs.shape == (windows, 3, *padded)
-    one = predictor.network.multiply_adds(seen, replace(mode, size=None))
-    assert predictor.multiply_adds(size, mode, inference) == windows * one
+    one = predictor.network.macs(seen, replace(mode, size=None))
+    assert predictor.macs(size, mode, inference) == windows * one
 
 
 def test_a_model_says_how_large_its_images_are(predictor):
@@ -213,7 +213,7 @@ def test_batches_change_nothing_and_keep_the_order(predictor, sizes, batch):
         assert (result.labels == alone).mean() > 0.995
 
 
-def test_pictures_come_as_files_images_and_arrays(predictor, tmp_path):
+def test_images_come_as_files_images_and_arrays(predictor, tmp_path):
     image = picture(30, 40)
     Image.fromarray(image).save(tmp_path / "a.png")
     expected = predictor.predict(image).labels
@@ -267,7 +267,7 @@ def test_a_missing_image_is_named(predictor):
         predictor.predict("nothing.png")
 
 
-def test_a_large_picture_with_many_classes_needs_little_memory():
+def test_a_large_image_with_many_classes_needs_little_memory():
     predictor = Predictor(build_model("test_vit", "linear", 150, image_size=64))
     image = picture(1024, 2048)
     predictor.predict(image[:64, :64])
@@ -277,7 +277,7 @@ def test_a_large_picture_with_many_classes_needs_little_memory():
     assert needed < 400  # The full-size logits alone would be 1,258 MB.
 
 
-def test_the_grid_of_odd_windows_lies_where_the_picture_says(predictor):
+def test_the_grid_of_odd_windows_lies_where_the_image_says(predictor):
     result = predictor.predict(picture(64, 400), "2:0.5", window=50, stride=50)
     assert result.paused_after.shape == (4, 25)
     assert result.entropy.shape == (4, 25)
@@ -317,7 +317,7 @@ def test_what_modes_have_in_common_runs_once(predictor, monkeypatch):
     assert len(calls) == 6 + 2 * 2  # Once through all six blocks, twice through the last two.
 
 
-def test_a_symmetric_picture_has_symmetric_labels_when_mirrored(predictor):
+def test_a_symmetric_image_has_symmetric_labels_when_mirrored(predictor):
     half = np.random.default_rng(3).integers(0, 256, (48, 32, 3), np.uint8)
     picture = np.concatenate([half, half[:, ::-1]], 1)
     plain = predictor.predict(picture).labels

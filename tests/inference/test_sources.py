@@ -49,7 +49,7 @@ def test_results_are_not_taken_for_input(tree):
     [
         ("nowhere", "there is no file or folder"),
         ("*.png", "nothing matches"),
-        ("empty", "no pictures or videos in"),
+        ("empty", "no images or videos in"),
     ],
 )
 def test_nothing_found_is_said(tmp_path, text, message):

@@ -98,7 +98,7 @@ def test_windows_lie_where_segmenter_puts_them(side, window, stride, expected):
 
 
 def naive_logits(parts, starts, window, padded, side, size):
-    """Enlarge each window, crop its padding, add up, divide by the count, scale to the picture."""
+    """Enlarge each window, crop its padding, add up, divide by the count, scale to the image."""
     classes = parts[0][0].shape[0]
     total, count = torch.zeros(classes, *side), torch.zeros(side)
     for i, top in enumerate(starts[0]):
@@ -148,11 +148,11 @@ def test_many_classes_get_labels_beyond_a_byte():
 
 
 def test_passes_are_averaged_by_probability():
-    dice = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     sizes = [(3, 4), (5, 6)]
     passes = [
         (
-            3 * torch.randn(4, *size, generator=dice),
+            3 * torch.randn(4, *size, generator=rng),
             blending((0,), size[0] * 8, size[0], size[0] * 8, size[0] * 8, 40),
             blending((0,), size[1] * 8, size[1], size[1] * 8, size[1] * 8, 700),
         )

@@ -16,8 +16,8 @@ def make(path, frames=12, rate=Fraction(25), size=(48, 64), sound=False):
         stream.pix_fmt = "yuv420p"
         audio = file.add_stream("aac", rate=16000) if sound else None
         for number in range(frames):
-            picture = np.full((*size, 3), 20 * number % 255, np.uint8)
-            file.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            image = np.full((*size, 3), 20 * number % 255, np.uint8)
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
         file.mux(stream.encode())
         if audio:
             samples = np.sin(np.arange(int(16000 * frames / rate)) / 10).astype(np.float32)

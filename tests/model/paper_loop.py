@@ -2,7 +2,7 @@
 
 Section 3.2, appendices A and C and the early exit of appendix I, with the choices written down in
 the design: the share is of the patches still active, class, distillation and register tokens never
-pause, equal scores go to the lower place, one patch always goes on, the final norm comes after
+pause, equal scores go to the lower place, one patch always continues, the final norm comes after
 assembling. Knows the parts of a segmenter (timm's ViT, decoder, auxiliary head) and nothing of how
 the package walks them.
 """
@@ -56,15 +56,15 @@ def _segment_one(model, image, stages, score, early_exit, number):
         if block in amounts:
             said = {place: model.aux_head(patches[place]) for place in active}
             scores = {place: score(said[place].tolist(), (number, place)) for place in active}
-            going_on = _going_on(scores, amounts[block])
+            keep_count = _keep_count(scores, amounts[block])
             for place in active:
-                if place not in going_on:
+                if place not in keep_count:
                     paused_after[place] = block
                     exits[place] = said[place].log_softmax(-1)
-            paused = [patches[place] for place in active if place not in going_on]
+            paused = [patches[place] for place in active if place not in keep_count]
             if model.context and paused:
                 means.append(sum(paused) / len(paused))
-            active = [place for place in active if place in going_on]
+            active = [place for place in active if place in keep_count]
     if early_exit:
         last = vit.norm(torch.stack([*heads, *(patches[place] for place in active)]))[len(heads) :]
         logits = model.decoder.token_logits(last[None])[0].log_softmax(-1)
@@ -79,8 +79,8 @@ def _segment_one(model, image, stages, score, early_exit, number):
     return full[0, :, : image.shape[1], : image.shape[2]], paused_after
 
 
-def _going_on(scores, amount):
-    """The places that go on. ``amount`` is a share, or text such as ``<0.5`` for a threshold."""
+def _keep_count(scores, amount):
+    """The places that continue. ``amount`` is a share, or text such as ``<0.5`` for a threshold."""
     ranking = sorted(scores, key=lambda place: (-scores[place], place))
     if isinstance(amount, str):
         count = sum(value >= float(amount[1:]) for value in scores.values())

@@ -9,7 +9,7 @@ import torch
 from paumer.model.backbone import (
     POSITION_RESIZE,
     Backbone,
-    block_multiply_adds,
+    attention_block_macs,
     create_backbone,
     gather_table,
     normalisation,
@@ -148,7 +148,7 @@ def test_an_unknown_way_to_resize_positions_is_refused():
 
 
 @pytest.mark.parametrize("way", POSITION_RESIZE)
-def test_positions_follow_the_picture_in_the_way_asked_for(lively, way):
+def test_positions_follow_the_image_in_the_way_asked_for(lively, way):
     backbone = lively(create_backbone("test_vit", (64, 64), position_resize=way))
     images = torch.zeros(1, 3, 96, 48)
     with torch.inference_mode():
@@ -194,8 +194,8 @@ def test_a_backbone_wraps_any_vit_given_by_hand():
     backbone = Backbone(timm.create_model("test_vit", num_classes=0, dynamic_img_size=True))
     hidden = backbone.blocks[0].mlp.fc1.out_features
     expected = 10 * (4 * 64**2 + 2 * 64 * hidden) + 2 * 10**2 * 64
-    assert backbone.multiply_adds_block(1, 10) == expected
-    assert block_multiply_adds(backbone.blocks[0], 10) == expected
+    assert backbone.block_macs(1, 10) == expected
+    assert attention_block_macs(backbone.blocks[0], 10) == expected
 
 
 # Positions are kept while nothing learns

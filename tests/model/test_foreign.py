@@ -25,10 +25,10 @@ def fill(shapes):
 @functools.cache
 def draw_values(shapes):
     """Small where it shows whether a norm's eps is right, otherwise of ordinary size."""
-    dice = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     state = {}
     for key, shape in shapes:
-        value = torch.randn(shape, generator=dice)
+        value = torch.randn(shape, generator=rng)
         small = ("pos_embed", "token", "patch_embed", "proj_dec", "dec_proj", "cls_emb")
         if any(word in key for word in small):
             state[key] = value * (0.01 if len(shape) < 4 else 0.01 * shape[1:].numel() ** -0.5)
@@ -150,7 +150,7 @@ def mmseg_layer(state, name, x, eps):
 
 
 def embed(images, projection, heads, position, mode):
-    """Patches behind the prefix tokens, with positions resized to the picture's grid."""
+    """Patches behind the prefix tokens, with positions resized to the image's grid."""
     patches = F.conv2d(images, *projection, stride=16)
     grid = patches.shape[2:]
     x = torch.cat([*(h.expand(len(images), -1, -1) for h in heads), patches.flatten(2).mT], 1)
@@ -351,7 +351,7 @@ def test_what_variant_yml_says_is_heard(tmp_path):
     assert config.backbone == "deit_tiny_distilled_patch16_224"
 
 
-def test_a_wide_picture_size_is_read_from_variant_yml(tmp_path):
+def test_a_wide_image_size_is_read_from_variant_yml(tmp_path):
     state = rstrudel_state()
     assert state["encoder.pos_embed"].shape[1] == 2 * 8 + 1
     path = write_rstrudel(tmp_path, state, image_size=(32, 128))

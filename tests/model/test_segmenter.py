@@ -18,7 +18,7 @@ from paumer.model.build import build_model
 from paumer.model.config import ModelConfig
 from paumer.model.segmenter import pad_to_patches
 from paumer.pause_config import PAPER_CONFIGS
-from paumer.pausing import going_on
+from paumer.pausing import keep_count
 
 KINDS = ("plain", "distilled", "registers", "no prefix", "rotary", "rotary only")
 DECODERS = (
@@ -31,8 +31,8 @@ DECODERS = (
 
 
 def pictures(batch=2, height=40, width=56, seed=1, dtype=torch.float32):
-    dice = torch.Generator().manual_seed(seed)
-    return torch.randn(batch, 3, height, width, generator=dice, dtype=torch.float64).to(dtype)
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, 3, height, width, generator=rng, dtype=torch.float64).to(dtype)
 
 
 def spelled(text):
@@ -95,7 +95,7 @@ def test_it_follows_any_criterion(small_model, text):
         pictures(3, dtype=torch.float64),
         text,
         score=lambda logits, place: known[place].item(),
-        criterion=lambda logits, places: known.flatten()[places],
+        criterion=lambda logits, patch_index: known.flatten()[patch_index],
     )
 
 
@@ -177,7 +177,7 @@ def test_means_are_counted_and_pass_gradients(small_model, text):
     counter = FlopCounterMode(display=False)
     with torch.inference_mode(), counter:
         model(pictures(1), text)
-    assert 2 * model.multiply_adds((40, 56), text) == counter.get_total_flops()
+    assert 2 * model.macs((40, 56), text) == counter.get_total_flops()
 
 
 # Sizes
@@ -185,7 +185,7 @@ def test_means_are_counted_and_pass_gradients(small_model, text):
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 50), (8, 8), (9, 7), (16, 24), (33, 47)])
 @pytest.mark.parametrize("text", ["none", "2:0.5"])
-def test_pictures_of_any_size_give_logits_of_that_size(small_model, size, text):
+def test_images_of_any_size_give_logits_of_that_size(small_model, size, text):
     model = small_model("plain", "mask", double=True)
     images = pictures(2, *size, dtype=torch.float64)
     agree(model, images, text)
@@ -214,7 +214,7 @@ def test_padding_adds_zeros_right_and_below():
     st.sampled_from(["none", "2:0.4", "1:0.5,3:0.5", "2:<1.2", "1:<1.1,3:<1.3", "2:0.3,4:<1.2"]),
     st.sampled_from([("plain", ""), ("plain", " exit"), ("rotary", ""), ("registers", " exit")]),
 )
-def test_a_picture_does_not_feel_its_companions(small_model, seed, batch, text, make):
+def test_an_image_does_not_feel_its_companions(small_model, seed, batch, text, make):
     kind, words = make
     text += words
     model = small_model(kind, "mask", depth=1, double=True)
@@ -283,7 +283,7 @@ def test_its_gradients_are_those_of_the_papers_loop(small_model, kind, text):
 
 
 def test_a_paused_patch_still_learns_through_the_decoder(small_model):
-    """The gradient at block 6 is for those who went on only, at block 1 for everyone."""
+    """The gradient at block 6 is for those who continued only, at block 1 for everyone."""
     model = small_model("plain")
     images = pictures(1).requires_grad_()
     model(images, "2:0.9", full_size=False).logits.sum().backward()
@@ -365,7 +365,7 @@ def test_pausing_after_the_last_block_needs_early_exit(small_model):
     with pytest.raises(ValueError, match="cannot pause after block 7: this backbone has 6 blocks"):
         model(pictures(), "7:0.4 exit")
     with pytest.raises(ValueError, match="the last one"):
-        model.multiply_adds((40, 56), "6:0.4")
+        model.macs((40, 56), "6:0.4")
     model(pictures(), "6:0.4 exit")
 
 
@@ -405,22 +405,22 @@ COUNTED = [
 
 
 @pytest.mark.parametrize(("kind", "decoder", "options", "text"), COUNTED)
-def test_multiply_adds_are_what_a_counter_counts(small_model, kind, decoder, options, text):
+def test_macs_are_what_a_counter_counts(small_model, kind, decoder, options, text):
     model = small_model(kind, decoder, **options)
     counter = FlopCounterMode(display=False)
     with torch.inference_mode(), counter:
         model(pictures(1), text)
-    assert 2 * model.multiply_adds((40, 56), text) == counter.get_total_flops()
+    assert 2 * model.macs((40, 56), text) == counter.get_total_flops()
 
 
 @pytest.mark.parametrize("name", ["vit_pwee_patch16_reg1_gap_256", "vit_small_patch16_18x2_224"])
-def test_multiply_adds_of_unusual_blocks_are_what_a_counter_counts(name):
+def test_macs_of_unusual_blocks_are_what_a_counter_counts(name):
     with torch.device("meta"):
         model = build_model(name, "linear").eval()
         counter = FlopCounterMode(display=False)
         with counter:
             model(torch.zeros(1, 3, 64, 64), "3:0.4")
-    assert 2 * model.multiply_adds((64, 64), "3:0.4") == counter.get_total_flops()
+    assert 2 * model.macs((64, 64), "3:0.4") == counter.get_total_flops()
 
 
 RATIOS = {
@@ -431,23 +431,23 @@ RATIOS = {
     ("small", 512, 19): "37.42 1.19 1.42 1.74 1.14 1.30 1.49 1.71 1.32 1.51 1.71 1.41 1.63 1.84",
     ("small", 768, 19): "115.8 1.22 1.49 1.84 1.16 1.34 1.55 1.77 1.38 1.59 1.80 1.47 1.72 1.94",
 }
-"""Billions of multiply-adds without pausing, and how many times fewer each of the 13 needs."""
+"""Billions of MACs without pausing, and how many times fewer each of the 13 needs."""
 
 
 @pytest.mark.parametrize(("size", "side", "classes"), RATIOS)
-def test_multiply_adds_fall_as_the_published_networks_do(size, side, classes):
+def test_macs_fall_as_the_published_networks_do(size, side, classes):
     with torch.device("meta"):
         model = build_model(f"vit_{size}_patch16_384", "mask", classes, image_size=side)
     base, *ratios = map(float, RATIOS[size, side, classes].split())
-    whole = model.multiply_adds((side, side))
+    whole = model.macs((side, side))
     assert whole / 1e9 == pytest.approx(base, rel=0.02)
     for config, ratio in zip(PAPER_CONFIGS, ratios, strict=True):
-        assert whole / model.multiply_adds((side, side), config) == pytest.approx(ratio, rel=0.01)
+        assert whole / model.macs((side, side), config) == pytest.approx(ratio, rel=0.01)
 
 
 def test_the_cost_of_a_threshold_is_not_known_beforehand(small_model):
     with pytest.raises(ValueError, match="depends on the image"):
-        small_model().multiply_adds((40, 56), "3:<0.5")
+        small_model().macs((40, 56), "3:<0.5")
 
 
 # Export and compilation
@@ -509,7 +509,7 @@ def test_one_export_serves_all_ratios(fixed, unchecked):
     with torch.no_grad():
         for ratio in (0.0, 0.4, 0.8):
             own = model(images, f"1:{ratio}", full_size=False)
-            logits, paused = exported(images, torch.tensor([going_on(9, ratio)]))
+            logits, paused = exported(images, torch.tensor([keep_count(9, ratio)]))
             assert torch.allclose(logits, own.logits, rtol=0, atol=1e-6)
             assert torch.equal(paused, own.paused_after())
 

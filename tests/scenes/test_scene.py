@@ -28,8 +28,8 @@ MAKE = """
 import sys
 import numpy as np
 from paumer.scenes.scene import scene, scene_seeds
-pictures, labels = zip(*(scene(seed, (160, 120)) for seed in reversed(scene_seeds("train", 80))))
-np.savez(sys.argv[1], pictures=pictures[::-1], labels=labels[::-1])
+images, labels = zip(*(scene(seed, (160, 120)) for seed in reversed(scene_seeds("train", 80))))
+np.savez(sys.argv[1], images=images[::-1], labels=labels[::-1])
 """
 
 
@@ -39,7 +39,7 @@ def made_elsewhere(tmp_path_factory):
     file = tmp_path_factory.mktemp("scenes") / "scenes.npz"
     subprocess.run([sys.executable, "-c", MAKE, str(file)], check=True)
     with np.load(file) as stored:
-        return stored["pictures"], stored["labels"]
+        return stored["images"], stored["labels"]
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +50,8 @@ def counts(made_elsewhere):
 
 def test_another_process_makes_the_same_bytes(made_elsewhere):
     for seed in (0, 3, 40, 79):
-        picture, labels = scene(seed, SMALL)
-        assert picture.tobytes() == made_elsewhere[0][seed].tobytes()
+        image, labels = scene(seed, SMALL)
+        assert image.tobytes() == made_elsewhere[0][seed].tobytes()
         assert labels.tobytes() == made_elsewhere[1][seed].tobytes()
 
 
@@ -61,12 +61,12 @@ def test_different_seeds_make_different_scenes(made_elsewhere):
 
 
 @pytest.mark.parametrize("size", [(64, 48), (97, 61), (256, 96), (96, 256), (1024, 768)])
-def test_any_size_gives_a_picture_and_labels_of_that_size(size):
-    picture, labels = scene(7, size)
-    assert picture.shape == (size[1], size[0], 3)
+def test_any_size_gives_an_image_and_labels_of_that_size(size):
+    image, labels = scene(7, size)
+    assert image.shape == (size[1], size[0], 3)
     assert labels.shape == (size[1], size[0])
-    assert picture.dtype == labels.dtype == np.uint8
-    assert picture.std() > 10
+    assert image.dtype == labels.dtype == np.uint8
+    assert image.std() > 10
 
 
 def test_a_seed_shows_the_same_street_at_every_size():
@@ -94,7 +94,7 @@ def test_class_shares_are_those_of_camvid(counts):
         assert 0.5 < ratio < 2, f"{name}: {ratio:.2f} times CamVid's share"
 
 
-def test_every_class_is_in_many_pictures(counts):
+def test_every_class_is_in_many_images(counts):
     presence = (counts[:, :11] > 0).mean(0)
     rare = {name: p for name, p in zip(CAMVID.names, presence, strict=True) if p < 0.3}
     assert not rare

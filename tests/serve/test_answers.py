@@ -60,9 +60,9 @@ def test_details_and_images():
     assert details["blocks"] == {"0": 0.25, "3": 0.5, "5": 0.25}
     assert details["shares"] == {"a": 0.25, "b": 0.375, "c": 0.375}
     assert (details["width"], details["height"]) == (4, 4)
-    pictures = answers.pictures(result)
-    assert list(pictures) == ["overlay", "labels", "paused", "entropy"]
-    for url in pictures.values():
+    images = answers.images(result)
+    assert list(images) == ["overlay", "labels", "paused", "entropy"]
+    for url in images.values():
         start, data = url.split(",")
         assert start == "data:image/png;base64"
         assert Image.open(io.BytesIO(base64.b64decode(data))).size == (4, 4)

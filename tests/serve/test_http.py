@@ -87,7 +87,7 @@ def test_a_mode_with_every_word(serving, predictor, png):
 
 
 def bomb(width, height):
-    """A small PNG file whose header promises a huge picture."""
+    """A small PNG file whose header promises a huge image."""
 
     def chunk(kind, data):
         body = kind + data
@@ -102,8 +102,8 @@ def test_hostile_bodies_get_a_sentence(serving, png):
     running = serving(limits=Limits(body_bytes=100_000, pixels=10_000))
     cases = [
         (b"", {}, 400, "the file is empty"),
-        (b"GET / HTTP/1.1", {}, 415, "no picture of a known kind"),
-        (b"%PDF-1.7", {}, 415, "no picture of a known kind"),
+        (b"GET / HTTP/1.1", {}, 415, "no image of a known kind"),
+        (b"%PDF-1.7", {}, 415, "no image of a known kind"),
         (png()[:200], {}, 400, "damaged or cut short"),
         (b"\x89PNG\r\n\x1a\n" + b"\0" * 50, {}, 400, "header is damaged"),
         (bomb(60_000, 60_000), {}, 413, "60000x60000 is 3,600,000,000 pixels"),
@@ -135,7 +135,7 @@ def test_hostile_bodies_get_a_sentence(serving, png):
         assert response.json().keys() == {"error"}
     for files, words in (
         ({"other": b"x"}, 'no file field "image"'),
-        ({"image": b"x"}, "no picture"),
+        ({"image": b"x"}, "no image"),
     ):
         assert words in running.client.post("/v1/segment", files=files).json()["error"]
     broken = {"content-type": "multipart/form-data"}

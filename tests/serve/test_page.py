@@ -120,8 +120,8 @@ class Stub:
 
     def segment(self, query, body):
         mode = str(Mode.parse("3:0.4" if query["mode"] == "auto" else query["mode"]))
-        with Image.open(io.BytesIO(body)) as picture:
-            width, height = picture.size
+        with Image.open(io.BytesIO(body)) as image:
+            width, height = image.size
         labels = labels_of(width, height, mode)
         painted = png(paint(labels, CAMVID))
         if query["output"] != "all":
@@ -369,14 +369,14 @@ def test_a_large_photograph_is_sent_upright_and_scaled_down(open_page, stub):
     assert len(stub.bodies[2]) < 100_000
 
 
-def test_a_small_picture_is_sent_as_it_is(open_page, stub):
+def test_a_small_image_is_sent_as_it_is(open_page, stub):
     page = open_page()
     page.set_input_files("#file", {"name": "s.png", "mimeType": "image/png", "buffer": scene(5)})
     says(page, "#message", f"s.png, 96 {TIMES} 72.")
     assert stub.bodies[2] == scene(5)
 
 
-def test_pictures_are_pasted_and_dropped(open_page, stub):
+def test_images_are_pasted_and_dropped(open_page, stub):
     page = open_page()
     for number, event in enumerate(
         (
@@ -397,11 +397,11 @@ def test_pictures_are_pasted_and_dropped(open_page, stub):
         assert scene(number + 5) in stub.bodies
 
 
-def test_what_is_not_a_picture_is_refused_without_asking(open_page, stub):
+def test_what_is_not_an_image_is_refused_without_asking(open_page, stub):
     page = open_page()
     settles(lambda: len(stub.asked) == 2)
     page.set_input_files("#file", {"name": "a.txt", "mimeType": "text/plain", "buffer": b"text"})
-    says(page, "#trouble", '"a.txt" is no picture that this browser can read')
+    says(page, "#trouble", '"a.txt" is no image that this browser can read')
     assert len(stub.asked) == 2
 
 
@@ -572,8 +572,8 @@ def test_a_refusal_is_told_in_words(open_page, stub):
     page.locator("#dial").focus()
     for status, said, shown in (
         (400, "cannot pause after block 12", "Cannot pause after block 12."),
-        (413, "at most 20 MB", "This picture is too large for the service. At most 20 MB."),
-        (415, "", "The service cannot read this picture."),
+        (413, "at most 20 MB", "This image is too large for the service. At most 20 MB."),
+        (415, "", "The service cannot read this image."),
         (503, "", "The service is not ready"),
         (500, "", "The service answered 500."),
     ):

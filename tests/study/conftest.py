@@ -12,13 +12,13 @@ from paumer.data.samples import Sample
 class Pictures:
     """A small data set in memory."""
 
-    name, split, problems = "pictures", "val", ()
+    name, split, problems = "images", "val", ()
     class_set = ClassSet(("a", "b", "c"), distinct_colours(3))
 
     def __init__(self, count=5):
-        dice = np.random.default_rng(0)
-        self.images = dice.integers(0, 256, (count, 32, 48, 3), np.uint8)
-        self.truths = dice.choice([0, 1, 2, 255], (count, 32, 48)).astype(np.uint8)
+        rng = np.random.default_rng(0)
+        self.images = rng.integers(0, 256, (count, 32, 48, 3), np.uint8)
+        self.truths = rng.choice([0, 1, 2, 255], (count, 32, 48)).astype(np.uint8)
         self.given = []
 
     def __len__(self):
@@ -34,13 +34,13 @@ class Pictures:
 
 
 @pytest.fixture(scope="session")
-def pictures():
-    """A function that gives a small data set of so many pictures."""
+def images():
+    """A function that gives a small data set of so many images."""
     return Pictures
 
 
 @pytest.fixture(scope="session")
 def predictor():
-    """A predictor of three classes whose answers depend on the picture."""
+    """A predictor of three classes whose answers depend on the image."""
     torch.manual_seed(0)
     return Predictor(build_model("test_vit", "mask", ["a", "b", "c"], image_size=32))

@@ -53,8 +53,8 @@ def parse(*texts):
 
 
 @pytest.mark.parametrize("words", ["", " exit", " exit by=neighbours protect=b size=48"])
-def test_evaluation_counts_what_the_predictor_says(predictor, pictures, words):
-    data, modes = pictures(), parse(*(f"{stages}{words}" for stages in STAGES))
+def test_evaluation_counts_what_the_predictor_says(predictor, images, words):
+    data, modes = images(), parse(*(f"{stages}{words}" for stages in STAGES))
     for mode, tally in zip(modes, evaluate(predictor, data, modes, PAIRS), strict=True):
         results = [result.labels for result in predictor.predict_batch(list(data.images), mode)]
         expected = brute_force(zip(results, data.truths, strict=True), 3)
@@ -62,12 +62,12 @@ def test_evaluation_counts_what_the_predictor_says(predictor, pictures, words):
             [tally.miou, tally.pixel_accuracy, tally.mean_accuracy], expected, atol=1e-6
         )
         assert tally.miou == tally.confusion.miou
-        assert tally.pictures.shape == (5, 3, 3)
-        assert np.array_equal(tally.pictures.sum(0)[0], np.diag(tally.confusion.counts))
+        assert tally.images.shape == (5, 3, 3)
+        assert np.array_equal(tally.images.sum(0)[0], np.diag(tally.confusion.counts))
 
 
-def test_any_split_of_the_data_gives_the_same_counts(predictor, pictures):
-    data, modes = pictures(6), parse(*STAGES)
+def test_any_split_of_the_data_gives_the_same_counts(predictor, images):
+    data, modes = images(6), parse(*STAGES)
     whole = evaluate(predictor, data, modes, PAIRS)
     parts = [evaluate(predictor, data, modes, PAIRS, indices) for indices in ([0, 1], [2, 3, 4, 5])]
     for number, tally in enumerate(whole):
@@ -75,8 +75,8 @@ def test_any_split_of_the_data_gives_the_same_counts(predictor, pictures):
         assert np.array_equal(tally.confusion.counts, summed.counts)
 
 
-def test_pictures_are_let_go_of(predictor, pictures):
-    data = pictures(12)
+def test_images_are_let_go_of(predictor, images):
+    data = images(12)
     alive = []
 
     def progress(done, total):
@@ -87,16 +87,16 @@ def test_pictures_are_let_go_of(predictor, pictures):
 
 
 @pytest.mark.parametrize("criterion", [*CRITERIA, *STUDY_CRITERIA])
-def test_every_criterion_can_be_named(predictor, pictures, criterion):
+def test_every_criterion_can_be_named(predictor, images, criterion):
     modes = parse(f"2:0.4 by={criterion}")
-    (tally,) = evaluate(predictor, pictures(2), modes, PAIRS)
+    (tally,) = evaluate(predictor, images(2), modes, PAIRS)
     assert 0 <= tally.miou <= 1
-    (again,) = evaluate(predictor, pictures(2), modes, PAIRS)
+    (again,) = evaluate(predictor, images(2), modes, PAIRS)
     assert np.array_equal(tally.confusion.counts, again.confusion.counts)
 
 
-def test_modes_of_all_criteria_and_sizes_are_counted_as_each_alone(predictor, pictures):
-    data = pictures(3)
+def test_modes_of_all_criteria_and_sizes_are_counted_as_each_alone(predictor, images):
+    data = images(3)
     modes = parse(
         "none",
         "2:0.4",
@@ -109,84 +109,84 @@ def test_modes_of_all_criteria_and_sizes_are_counted_as_each_alone(predictor, pi
     for mode, tally in zip(modes, evaluate(predictor, data, modes), strict=True):
         # One image at a time, as all are where one mode is random.
         (alone,) = evaluate(predictor, data, [mode], Inference(batch=1))
-        assert np.array_equal(tally.pictures, alone.pictures)
+        assert np.array_equal(tally.images, alone.images)
 
 
-def test_classes_that_do_not_fit_are_refused(predictor, pictures):
+def test_classes_that_do_not_fit_are_refused(predictor, images):
     with pytest.raises(ValueError, match='no class "tree" to protect: the model knows'):
-        evaluate(predictor, pictures(1), parse("2:0.4 protect=tree"))
-    data = pictures(1)
+        evaluate(predictor, images(1), parse("2:0.4 protect=tree"))
+    data = images(1)
     data.class_set = ClassSet(("a", "b"), distinct_colours(2))
-    with pytest.raises(ValueError, match="3 classes and pictures has 2"):
+    with pytest.raises(ValueError, match="3 classes and images has 2"):
         evaluate(predictor, data, parse("none"))
 
 
-def test_the_interval_holds_the_estimate_and_narrows_with_pictures(predictor, pictures):
-    (tally,) = evaluate(predictor, pictures(8), parse("none"))
+def test_the_interval_holds_the_estimate_and_narrows_with_images(predictor, images):
+    (tally,) = evaluate(predictor, images(8), parse("none"))
     low, high = tally.interval()
     assert low < tally.miou < high
-    many = Tally(np.arange(160), np.tile(tally.pictures, (20, 1, 1)))
+    many = Tally(np.arange(160), np.tile(tally.images, (20, 1, 1)))
     narrow = many.interval()
     assert narrow[1] - narrow[0] < (high - low) / 2
     assert np.array_equal(tally.resampled(seed=1), tally.resampled(seed=1))
 
 
 @pytest.mark.parametrize("criterion", ["entropy", "random"])
-def test_any_number_of_processes_gives_the_same_tally(predictor, pictures, criterion):
-    data, modes = pictures(7), parse(*(f"{stages} by={criterion}" for stages in STAGES))
+def test_any_number_of_processes_gives_the_same_tally(predictor, images, criterion):
+    data, modes = images(7), parse(*(f"{stages} by={criterion}" for stages in STAGES))
     whole = evaluate(predictor, data, modes, PAIRS)
     parts = [evaluate(predictor, data, modes, PAIRS, shard=(rank, 3)) for rank in range(3)]
     for tally, *others in zip(whole, *parts, strict=True):
         summed = others[2] + others[0] + others[1]
-        assert summed.places.tolist() == list(range(7))
-        assert np.array_equal(summed.pictures, tally.pictures)
+        assert summed.indices.tolist() == list(range(7))
+        assert np.array_equal(summed.images, tally.images)
         assert np.array_equal(summed.confusion.counts, tally.confusion.counts)
 
 
-def test_a_tally_says_what_people_report(predictor, pictures):
-    (tally,) = evaluate(predictor, pictures(3), parse("none"), by_size=True)
+def test_a_tally_says_what_people_report(predictor, images):
+    (tally,) = evaluate(predictor, images(3), parse("none"), by_size=True)
     values = tally.to_json("abc")
     assert values["miou"] == tally.miou
     assert values["miou_low"] <= values["miou"] <= values["miou_high"]
     assert list(values["iou"]) == ["a", "b", "c"]
     assert list(values["iou_by_size"]) == list(values["miou_by_size"])
-    assert values["pictures"] == 3
+    assert values["images"] == 3
 
 
 @pytest.mark.parametrize("criterion", ["entropy", "random"])
-def test_odd_splits_give_the_same_counts_too(predictor, pictures, criterion):
-    data, modes, one = pictures(6), parse(f"2:0.4 by={criterion}"), Inference(batch=1)
+def test_odd_splits_give_the_same_counts_too(predictor, images, criterion):
+    data, modes, one = images(6), parse(f"2:0.4 by={criterion}"), Inference(batch=1)
     (whole,) = evaluate(predictor, data, modes, one)
     parts = [
         evaluate(predictor, data, modes, one, indices)[0] for indices in ([0], [2, 4, 5], [1, 3])
     ]
     summed = parts[0] + parts[1] + parts[2]
-    assert np.array_equal(summed.pictures, whole.pictures)
+    assert np.array_equal(summed.images, whole.images)
 
 
 @pytest.mark.parametrize("how", [{"flip": True}, {"scales": (0.5,)}, {"window": 16}])
-def test_the_oracle_refuses_what_it_cannot_see(predictor, pictures, how):
+def test_the_oracle_refuses_what_it_cannot_see(predictor, images, how):
     with pytest.raises(ValueError, match=r'oracle needs whole images, once \("2:0.5 by=oracle"\)'):
-        evaluate(predictor, pictures(2), parse("2:0.5 by=oracle"), Inference(batch=1, **how))
+        evaluate(predictor, images(2), parse("2:0.5 by=oracle"), Inference(batch=1, **how))
 
 
-def test_the_oracle_knows_the_scale(predictor, pictures):
-    (tally,) = evaluate(predictor, pictures(2), parse("2:0.5 by=oracle size=64"))
-    assert tally.pictures.sum() > 0
+def test_the_oracle_knows_the_scale(predictor, images):
+    (tally,) = evaluate(predictor, images(2), parse("2:0.5 by=oracle size=64"))
+    assert tally.images.sum() > 0
 
 
-def test_the_oracle_wants_images_of_one_size_in_a_batch(predictor, pictures):
-    data = pictures(2)
+def test_the_oracle_wants_images_of_one_size_in_a_batch(predictor, images):
+    data = images(2)
     data.images = [data.images[0], data.images[1][:, :32]]
     data.truths = [data.truths[0], data.truths[1][:, :32]]
     with pytest.raises(ValueError, match="images of one size in a batch: use a batch of 1"):
         evaluate(predictor, data, parse("2:0.5 by=oracle"), PAIRS)
     (tally,) = evaluate(predictor, data, parse("2:0.5 by=oracle"), Inference(batch=1))
-    assert len(tally.pictures) == 2
+    assert len(tally.images) == 2
 
 
-def test_pictures_without_labels_leave_the_figures_known(predictor, pictures):
-    data = pictures(5)
+def test_images_without_labels_leave_the_figures_known(predictor, images):
+    data = images(5)
     data.truths[1:] = 255
     (tally,) = evaluate(predictor, data, parse("none"))
     values = tally.to_json("abc")
@@ -197,7 +197,7 @@ def test_pictures_without_labels_leave_the_figures_known(predictor, pictures):
 
 
 def tally(right, count=30, seed=0):
-    """Pictures of two classes of which so many pixels are right, with noise that seeds share."""
+    """Images of two classes of which so many pixels are right, with noise that seeds share."""
     noise = np.random.default_rng(seed).integers(0, 30, (count, 1))
     good = np.clip(right - noise, 1, 100) * np.ones((1, 2), np.int64)
     whole = np.full_like(good, 100)
@@ -209,7 +209,7 @@ def test_paired_runs_differ_by_less_than_their_own_spread():
     found, low, high = paired_difference([better], [worse])
     assert found == pytest.approx(better.miou - worse.miou)
     assert 0 < low < found < high
-    # Apart, their intervals overlap: what hard pictures cost both hides the difference.
+    # Apart, their intervals overlap: what hard images cost both hides the difference.
     assert worse.interval()[1] > better.interval()[0]
     assert paired_difference([worse], [worse]) == (0, 0, 0)
 
@@ -218,5 +218,5 @@ def test_means_of_several_runs_are_compared():
     found, _, _ = paired_difference([tally(90), tally(80)], [tally(70)])
     mean = (tally(90).miou + tally(80).miou) / 2
     assert found == pytest.approx(mean - tally(70).miou)
-    with pytest.raises(ValueError, match="same pictures"):
+    with pytest.raises(ValueError, match="same images"):
         paired_difference([tally(90)], [tally(90, count=20)])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from paumer import Mode, Predictor, build_model, criteria
-from paumer.pausing import going_on
+from paumer.pausing import keep_count
 from paumer.study import cost
 from paumer.study.cost import (
     CostTable,
@@ -56,7 +56,7 @@ def table(plain_table):
 
 def test_a_mode_costs_the_sum_of_its_parts(table):
     assert table.seconds() == table.seconds(Mode()) == pytest.approx(1 + 2 + 4 * 10 + 5)
-    assert going_on(100, 0.4) == 60
+    assert keep_count(100, 0.4) == 60
     expected = 1 + 2 + 2 * 10 + 2 * 6 + 1.0 + 0.5 + 5
     assert table.seconds(parse("2:0.4")) == pytest.approx(expected)
     early = table.seconds(parse("2:0.4 exit"))
@@ -83,7 +83,7 @@ def test_pausing_costs_what_its_criterion_costs(table, words, name, seconds):
 
 def test_means_that_continue_cost_as_patches_do(plain_table):
     table = plain_table(patches=99, prefix=1, depth=3, context=True)
-    kept = going_on(99, 0.5)
+    kept = keep_count(99, 0.5)
     expected = 1 + (kept + 2) / 100 + (kept + 2) / 100
     assert table.seconds(parse("1:0.5,2:0")) == pytest.approx(expected + 1)
 
@@ -150,9 +150,9 @@ def test_pausing_by_each_criterion_is_timed(model, monkeypatch):
     named, protecting, grids = criteria.named, criteria.protecting, set()
 
     def slow(criterion, seconds):
-        def score(logits, places):
+        def score(logits, patch_index):
             time.sleep(seconds)
-            return criterion(logits, places)
+            return criterion(logits, patch_index)
 
         return score
 

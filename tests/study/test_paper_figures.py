@@ -49,7 +49,7 @@ DRAWINGS = {
         imagined([])[0],
     ),
     "skylines": lambda path: draw_tradeoff(
-        {"entropy": imagined(PAPER_CONFIGS)}, path, only_skyline=True
+        {"entropy": imagined(PAPER_CONFIGS)}, path, only_front=True
     ),
     "comparison": lambda path: draw_comparison(
         [
@@ -75,11 +75,11 @@ DRAWINGS = {
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
-def test_each_figure_is_drawn_as_picture_and_as_vectors(name, tmp_path):
+def test_each_figure_is_drawn_as_image_and_as_vectors(name, tmp_path):
     DRAWINGS[name](tmp_path / name)
-    with Image.open(tmp_path / f"{name}.png") as picture:
-        colours = picture.convert("RGB").getcolors(1 << 24)
-        assert min(picture.size) > 300
+    with Image.open(tmp_path / f"{name}.png") as image:
+        colours = image.convert("RGB").getcolors(1 << 24)
+        assert min(image.size) > 300
     assert len(colours) > 20
     assert paths_in(tmp_path / f"{name}.svg") > 20
 

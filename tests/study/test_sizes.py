@@ -10,18 +10,18 @@ labels = hnp.arrays(np.uint8, (8, 9), elements=st.integers(0, 2))
 truths = hnp.arrays(np.uint8, (8, 9), elements=st.sampled_from([0, 1, 2, 255]))
 
 
-def flood(picture):
+def flood(image):
     """The size of every pixel's region, by walking from pixel to pixel."""
-    height, width = picture.shape
-    sizes = np.zeros(picture.shape, int)
-    for start in np.ndindex(picture.shape):
+    height, width = image.shape
+    sizes = np.zeros(image.shape, int)
+    for start in np.ndindex(image.shape):
         seen, todo = {start}, [start]
         while todo:
             y, x = todo.pop()
             for other in np.ndindex(3, 3):
                 there = y + other[0] - 1, x + other[1] - 1
                 inside = 0 <= there[0] < height and 0 <= there[1] < width
-                if inside and there not in seen and picture[there] == picture[start]:
+                if inside and there not in seen and image[there] == image[start]:
                     seen.add(there)
                     todo.append(there)
         sizes[start] = len(seen)
@@ -29,12 +29,12 @@ def flood(picture):
 
 
 def test_regions_are_small_medium_or_large():
-    picture = np.zeros((100, 100), np.uint8)
-    picture[0, :9] = 1  # 9 pixels: below a thousandth.
-    picture[10:20, 0:5] = 2  # 50 pixels.
-    picture[50, 50] = picture[51, 51] = 3  # Joined over the corner.
-    found = region_sizes(picture, 4)
-    areas = flood(picture[45:55, 45:55])
+    image = np.zeros((100, 100), np.uint8)
+    image[0, :9] = 1  # 9 pixels: below a thousandth.
+    image[10:20, 0:5] = 2  # 50 pixels.
+    image[50, 50] = image[51, 51] = 3  # Joined over the corner.
+    found = region_sizes(image, 4)
+    areas = flood(image[45:55, 45:55])
     assert found[0, 0] == 0
     assert found[15, 2] == 1
     assert found[99, 99] == 2

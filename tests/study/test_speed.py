@@ -47,10 +47,10 @@ def test_no_pausing_leads_and_is_the_measure(model):
     assert [str(item.mode) for item in report.measurements] == ["none", "2:0.5"]
     assert report.measurements[0].speed_up == 1
     cheaper = report.measurements[1]
-    whole, part = model.multiply_adds((64, 64)), model.multiply_adds((64, 64), modes[0])
+    whole, part = model.macs((64, 64)), model.macs((64, 64), modes[0])
     assert cheaper.mac_ratio == whole / part
     assert cheaper.gmacs == part / 1e9
-    assert cheaper.pausing_share > 0
+    assert cheaper.pausing_ratio > 0
 
 
 def test_threads_and_grad_mode_are_as_before_afterwards(model):
@@ -66,7 +66,7 @@ def test_half_precision_and_early_exit_run(model):
     images = torch.rand(1, 3, 32, 32)
     report = measure_speed(model, images, [Mode.parse("3:0.5 exit")], settings)
     assert [item.mode.early_exit for item in report.measurements] == [False, True]
-    plain = model.multiply_adds((32, 32), "3:0.5")
+    plain = model.macs((32, 32), "3:0.5")
     assert report.measurements[1].gmacs < plain / 1e9
 
 
@@ -84,9 +84,9 @@ def test_a_mode_of_another_size_runs_on_scaled_images(model, monkeypatch, full_s
     report = measure_speed(model, torch.rand(1, 3, 64, 96), modes, settings)
     assert {((64, 96), "none"), ((32, 48), "2:0.5"), ((32, 48), "none")} == set(seen)
     assert [str(m.mode) for m in report.measurements] == ["none", "2:0.5 size=32", "none size=32"]
-    small = model.multiply_adds((32, 48), "2:0.5")
+    small = model.macs((32, 48), "2:0.5")
     assert report.measurements[1].gmacs == small / 1e9
-    assert report.measurements[1].mac_ratio == model.multiply_adds((64, 96)) / small
+    assert report.measurements[1].mac_ratio == model.macs((64, 96)) / small
 
 
 @pytest.mark.parametrize("name", ["random", "oracle"])
@@ -136,9 +136,9 @@ def test_modes_are_timed_for_whole_images(model, slow_pixels, window):
         assert item.speed_up == pytest.approx(1 / part, rel=0.2)
         ratio = item.images_per_second / found[0].images_per_second
         assert item.speed_up == pytest.approx(ratio)
-        macs = predictor.multiply_adds((128, 128), item.mode)
+        macs = predictor.macs((128, 128), item.mode)
         assert item.gmacs == pytest.approx(macs / 1e9)
-        assert item.mac_ratio == pytest.approx(predictor.multiply_adds((128, 128)) / macs)
+        assert item.mac_ratio == pytest.approx(predictor.macs((128, 128)) / macs)
 
 
 def test_searching_the_batch_stops_at_the_limit(model):
@@ -202,4 +202,4 @@ def test_engines_take_turns_in_one_run(model, full_size):
         expected = paused.images_per_second / base.images_per_second
         assert paused.speed_up == pytest.approx(expected)
         assert paused.mac_ratio > 1
-        assert (paused.pausing_share is None) == (engine == "onnx")
+        assert (paused.pausing_ratio is None) == (engine == "onnx")

@@ -27,15 +27,15 @@ MODES = parse("none", "2:0.4", "2:0.4,4:0.5", "3:0.5", "2:0.4,4:0.7")
 
 
 @pytest.mark.parametrize("words", ["by=entropy", "by=random", "by=oracle", "exit by=neighbours"])
-def test_a_sweep_counts_as_each_mode_alone_would(predictor, pictures, tmp_path, words):
-    data, modes = pictures(5), parse(*(f"{mode} {words}" for mode in MODES))
+def test_a_sweep_counts_as_each_mode_alone_would(predictor, images, tmp_path, words):
+    data, modes = images(5), parse(*(f"{mode} {words}" for mode in MODES))
     tallies = Sweep(predictor, data, modes, tmp_path, PAIRS).run()
     for mode, tally in zip(modes, tallies, strict=True):
         (alone,) = evaluate(predictor, data, [mode], PAIRS)
-        assert np.array_equal(tally.pictures, alone.pictures)
+        assert np.array_equal(tally.images, alone.images)
 
 
-def test_modes_of_all_kinds_share_one_sweep(predictor, pictures, tmp_path):
+def test_modes_of_all_kinds_share_one_sweep(predictor, images, tmp_path):
     modes = parse(
         "2:0.4,4:0.5",
         "2:0.4,4:0.5 exit",
@@ -43,39 +43,39 @@ def test_modes_of_all_kinds_share_one_sweep(predictor, pictures, tmp_path):
         "2:0.4,4:0.5 protect=b",
         "2:0.4,4:0.5 size=48",
     )
-    tallies = Sweep(predictor, pictures(4), modes, tmp_path, PAIRS).run()
+    tallies = Sweep(predictor, images(4), modes, tmp_path, PAIRS).run()
     for mode, tally in zip(modes, tallies, strict=True):
-        (alone,) = evaluate(predictor, pictures(4), [mode], PAIRS)
-        assert np.array_equal(tally.pictures, alone.pictures)
-    assert not np.array_equal(tallies[0].pictures, tallies[1].pictures)
-    assert not np.array_equal(tallies[0].pictures, tallies[4].pictures)
+        (alone,) = evaluate(predictor, images(4), [mode], PAIRS)
+        assert np.array_equal(tally.images, alone.images)
+    assert not np.array_equal(tallies[0].images, tallies[1].images)
+    assert not np.array_equal(tallies[0].images, tallies[4].images)
 
 
-def test_what_was_counted_is_not_counted_again(predictor, pictures, tmp_path):
-    whole = Sweep(predictor, pictures(5), MODES, tmp_path / "whole", PAIRS).run()
-    Sweep(predictor, pictures(5), MODES, tmp_path / "cut", PAIRS).run()
+def test_what_was_counted_is_not_counted_again(predictor, images, tmp_path):
+    whole = Sweep(predictor, images(5), MODES, tmp_path / "whole", PAIRS).run()
+    Sweep(predictor, images(5), MODES, tmp_path / "cut", PAIRS).run()
     lost = tmp_path / "cut/counts/batch-00001.npz"
     lost.unlink()
-    data = pictures(5)
+    data = images(5)
     again = Sweep(predictor, data, MODES, tmp_path / "cut", PAIRS).run()
-    assert len(data.given) == 1 + 2  # The first picture for the batch size, and the lost batch.
+    assert len(data.given) == 1 + 2  # The first image for the batch size, and the lost batch.
     for one_tally, other in zip(whole, again, strict=True):
-        assert np.array_equal(one_tally.pictures, other.pictures)
+        assert np.array_equal(one_tally.images, other.images)
 
 
-def test_processes_share_a_folder(predictor, pictures, tmp_path):
-    sweep = Sweep(predictor, pictures(7), MODES, tmp_path / "shared", PAIRS)
+def test_processes_share_a_folder(predictor, images, tmp_path):
+    sweep = Sweep(predictor, images(7), MODES, tmp_path / "shared", PAIRS)
     assert sweep.run((1, 2)) is None
     assert len(list((tmp_path / "shared/counts").glob("*.npz"))) == 2
     tallies = sweep.run((0, 2))
-    alone = Sweep(predictor, pictures(7), MODES, tmp_path / "alone", PAIRS).run()
+    alone = Sweep(predictor, images(7), MODES, tmp_path / "alone", PAIRS).run()
     for one_tally, other in zip(tallies, alone, strict=True):
-        assert np.array_equal(one_tally.pictures, other.pictures)
-        assert np.array_equal(one_tally.places, other.places)
+        assert np.array_equal(one_tally.images, other.images)
+        assert np.array_equal(one_tally.indices, other.indices)
 
 
-def test_another_sweep_is_not_mixed_in(predictor, pictures, tmp_path):
-    Sweep(predictor, pictures(4), MODES, tmp_path, PAIRS).run()
+def test_another_sweep_is_not_mixed_in(predictor, images, tmp_path):
+    Sweep(predictor, images(4), MODES, tmp_path, PAIRS).run()
     for modes, inference in (
         (MODES[:2], PAIRS),
         (MODES, Inference(batch=1)),
@@ -83,12 +83,12 @@ def test_another_sweep_is_not_mixed_in(predictor, pictures, tmp_path):
         *((parse(*(f"{m} {word}" for m in MODES)), PAIRS) for word in ("protect=b", "size=48")),
     ):
         with pytest.raises(ValueError, match="belongs to another sweep"):
-            Sweep(predictor, pictures(4), modes, tmp_path, inference).run()
+            Sweep(predictor, images(4), modes, tmp_path, inference).run()
     bad = tmp_path / "counts/batch-00000.npz"
     for content in (b"PK not really", b""):
         bad.write_bytes(content)
         with pytest.raises(ValueError, match=r"batch-00000.npz.*remove it"):
-            Sweep(predictor, pictures(4), MODES, tmp_path, PAIRS).run()
+            Sweep(predictor, images(4), MODES, tmp_path, PAIRS).run()
 
 
 def test_changed_files_are_another_sweep(predictor, tmp_path):
@@ -104,14 +104,14 @@ def test_changed_files_are_another_sweep(predictor, tmp_path):
         data = open_dataset(str(tmp_path / "data.yaml"), "val")
         return Sweep(predictor, data, MODES, tmp_path / "out", PAIRS).run()
 
-    assert np.array_equal(run()[0].pictures, run()[0].pictures)
+    assert np.array_equal(run()[0].images, run()[0].images)
     os.utime(mask, (1, 1))
     with pytest.raises(ValueError, match="belongs to another sweep"):
         run()
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments_it_ends_the_same(predictor, pictures, tmp_path):
+def test_killed_at_random_moments_it_ends_the_same(predictor, images, tmp_path):
     def count(name):
         return len(list((tmp_path / name / "counts").glob("*.npz")))
 
@@ -121,7 +121,7 @@ def test_killed_at_random_moments_it_ends_the_same(predictor, pictures, tmp_path
         if child == 0:
             try:
                 one_by_one = Inference(batch=1)
-                Sweep(predictor, pictures(60), MODES, tmp_path / name, one_by_one).run()
+                Sweep(predictor, images(60), MODES, tmp_path / name, one_by_one).run()
                 os._exit(0)
             finally:
                 os._exit(1)
@@ -142,19 +142,19 @@ def test_killed_at_random_moments_it_ends_the_same(predictor, pictures, tmp_path
             assert np.array_equal(one_file["counts"], other["counts"])
 
 
-def test_describing_says_cost_and_accuracy(predictor, pictures, tmp_path):
+def test_describing_says_cost_and_accuracy(predictor, images, tmp_path):
     modes = [*MODES, *parse("2:0.4,4:0.5 size=16", "2:<0.9")]
-    tallies = Sweep(predictor, pictures(3), modes, tmp_path, PAIRS).run()
-    found = describe(predictor, modes, tallies, (32, 48), "pictures val", PAIRS)
+    tallies = Sweep(predictor, images(3), modes, tmp_path, PAIRS).run()
+    found = describe(predictor, modes, tallies, (32, 48), "images val", PAIRS)
     assert [item.mode for item in found] == modes
     assert found[0].mac_ratio == 1
-    macs = predictor.network.multiply_adds
+    macs = predictor.network.macs
     assert found[5].mac_ratio == macs((32, 48)) / macs((16, 24), "2:0.4,4:0.5")
     assert found[6].mac_ratio is None
     assert found[2].mac_ratio > found[1].mac_ratio > 1
     assert found[1].miou == tallies[1].miou
     assert found[1].miou_low <= found[1].miou <= found[1].miou_high
-    assert found[1].data == "pictures val"
+    assert found[1].data == "images val"
 
 
 def imagined(modes):
@@ -210,28 +210,28 @@ def test_the_search_ends_and_measures_only_what_can_run(depth, most):
     assert len(set(asked)) == len(asked)
 
 
-def test_tallies_are_kept(predictor, pictures, tmp_path):
+def test_tallies_are_kept(predictor, images, tmp_path):
     modes = parse("none", "2:0.5", "2:0.5 exit by=neighbours")
-    tallies = Sweep(predictor, pictures(3), modes, tmp_path / "sweep").run()
+    tallies = Sweep(predictor, images(3), modes, tmp_path / "sweep").run()
     save_tallies(tmp_path / "kept.npz", modes, tallies)
     again = load_tallies(tmp_path / "kept.npz")
     assert list(again) == ["none", "2:0.5", "2:0.5 exit by=neighbours"]
     for own, kept in zip(tallies, again.values(), strict=True):
-        assert np.array_equal(own.pictures, kept.pictures)
-        assert np.array_equal(own.places, kept.places)
+        assert np.array_equal(own.images, kept.images)
+        assert np.array_equal(own.indices, kept.indices)
     (tmp_path / "kept.npz").write_bytes(b"nothing")
     with pytest.raises(ValueError, match=r"cannot read .*kept\.npz"):
         load_tallies(tmp_path / "kept.npz")
 
 
-def test_tallies_of_0_1_are_read_by_their_stages(predictor, pictures, tmp_path):
+def test_tallies_of_0_1_are_read_by_their_stages(predictor, images, tmp_path):
     modes = parse("none", "2:0.5")
-    tallies = Sweep(predictor, pictures(3), modes, tmp_path / "sweep").run()
+    tallies = Sweep(predictor, images(3), modes, tmp_path / "sweep").run()
     np.savez_compressed(
         tmp_path / "old.npz",
         pauses=np.array(["none", "2:0.5"]),
-        places=tallies[0].places.astype(np.int32),
-        counts=np.stack([tally.pictures for tally in tallies]).astype(np.int32),
+        places=tallies[0].indices.astype(np.int32),
+        counts=np.stack([tally.images for tally in tallies]).astype(np.int32),
     )
     again = load_tallies(tmp_path / "old.npz")
     assert list(again) == ["none", "2:0.5"]

@@ -60,12 +60,12 @@ def test_words_are_for_all_modes_of_a_search(plain_table):
     "budget", [Budget(speed_up=1.01), Budget(latency_ms=1e6), Budget(max_drop=20)]
 )
 @pytest.mark.parametrize("words", ["", "exit by=neighbours size=48"])
-def test_a_choice_keeps_within_its_budget(predictor, pictures, tmp_path, budget, words):
+def test_a_choice_keeps_within_its_budget(predictor, images, tmp_path, budget, words):
     settings = TuneSettings(words=words, most=4, finalists=3, speed=QUICK)
     told = []
     result = tune(
         predictor,
-        pictures(4),
+        images(4),
         budget,
         tmp_path / "tune",
         settings,
@@ -86,32 +86,32 @@ def test_a_choice_keeps_within_its_budget(predictor, pictures, tmp_path, budget,
 
 
 def test_named_points_are_searched_for_beyond_a_tight_budget(
-    predictor, pictures, tmp_path, monkeypatch
+    predictor, images, tmp_path, monkeypatch
 ):
     asked = []
     monkeypatch.setattr(tuning, "search", lambda _, __, budget, *___: asked.append(budget) or [])
     settings = TuneSettings(finalists=1, speed=QUICK)
-    tune(predictor, pictures(1), Budget(max_drop=0.3), tmp_path / "tune", settings)
+    tune(predictor, images(1), Budget(max_drop=0.3), tmp_path / "tune", settings)
     assert asked == [Budget(max_drop=0.3), Budget(max_drop=1.0), Budget(max_drop=3.0)]
 
 
 @pytest.mark.parametrize("words", ["", "size=16"])
 def test_a_search_starts_without_pausing_at_each_of_its_sizes(
-    predictor, pictures, tmp_path, monkeypatch, words
+    predictor, images, tmp_path, monkeypatch, words
 ):
     starts = []
     monkeypatch.setattr(
         tuning, "search", lambda *args: starts.append([str(m.mode) for m in args[5]]) or []
     )
     settings = TuneSettings(words=words, finalists=1, speed=QUICK)
-    result = tune(predictor, pictures(1), Budget(max_drop=3.0), tmp_path / "tune", settings)
+    result = tune(predictor, images(1), Budget(max_drop=3.0), tmp_path / "tune", settings)
     assert starts[0] == (["none", "none size=16"] if words else ["none"])
     assert result.points["unpaused"].mode == Mode()
 
 
-def test_an_impossible_budget_is_not_met(predictor, pictures, tmp_path):
+def test_an_impossible_budget_is_not_met(predictor, images, tmp_path):
     settings = TuneSettings(most=2, finalists=1, speed=QUICK)
-    result = tune(predictor, pictures(2), Budget(speed_up=1000), tmp_path / "tune", settings)
+    result = tune(predictor, images(2), Budget(speed_up=1000), tmp_path / "tune", settings)
     assert not result.met
     assert result.choice.images_per_second == max(
         point.images_per_second for point in [result.choice, *result.points.values()]
@@ -131,10 +131,10 @@ def test_settings_are_checked():
     ("words", "message"),
     [("by=random", "for evaluate and sweep alone"), ("protect=tree", 'no class "tree"')],
 )
-def test_what_cannot_be_run_is_not_searched(predictor, pictures, tmp_path, words, message):
+def test_what_cannot_be_run_is_not_searched(predictor, images, tmp_path, words, message):
     settings = TuneSettings(words=words, speed=QUICK)
     with pytest.raises(ValueError, match=message):
-        tune(predictor, pictures(1), Budget(speed_up=2), tmp_path / "tune", settings)
+        tune(predictor, images(1), Budget(speed_up=2), tmp_path / "tune", settings)
     assert not (tmp_path / "tune").exists()
 
 

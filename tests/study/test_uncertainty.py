@@ -19,8 +19,8 @@ def test_the_last_block_of_the_walk_is_timms(predictor):
     assert torch.equal(last, expected)
 
 
-def test_counts_equal_a_count_patch_by_patch(predictor, pictures):
-    data = pictures(3)
+def test_counts_equal_a_count_patch_by_patch(predictor, images):
+    data = images(3)
     counts, confusions = study_blocks(predictor, data, [0, 2])
     depth = predictor.network.backbone.depth
     expected = np.zeros((depth, 3, 2, BINS), int)
@@ -43,8 +43,8 @@ def test_counts_equal_a_count_patch_by_patch(predictor, pictures):
     assert all(one.counts.sum() == (data.truths[[0, 2]] != 255).sum() for one in confusions)
 
 
-def test_rows_tell_all_counts(predictor, pictures):
-    counts, _ = study_blocks(predictor, pictures(2), [0, 1])
+def test_rows_tell_all_counts(predictor, images):
+    counts, _ = study_blocks(predictor, images(2), [0, 1])
     rows = list(counts.rows("abc"))
     assert sum(row["patches"] for row in rows) == counts.counts.sum()
     assert {row["block"] for row in rows} == set(range(1, 7))
@@ -54,7 +54,7 @@ def test_rows_tell_all_counts(predictor, pictures):
     assert EntropyCounts.empty(6, 3).counts.sum() == 0
 
 
-def test_heads_of_their_own_are_used(predictor, pictures, tmp_path):
+def test_heads_of_their_own_are_used(predictor, images, tmp_path):
     network = predictor.network
     own = {}
     for block in range(6):
@@ -62,7 +62,7 @@ def test_heads_of_their_own_are_used(predictor, pictures, tmp_path):
         own[f"{block}.bias"] = torch.eye(3)[block % 3].mul(9)
     save_file(own, tmp_path / "heads.safetensors")
     heads = read_heads(tmp_path, network)
-    _, confusions = study_blocks(predictor, pictures(2), [0, 1], heads)
+    _, confusions = study_blocks(predictor, images(2), [0, 1], heads)
     for block, one in enumerate(confusions):
         assert one.counts.sum(0).argmax() == block % 3
         assert (one.counts.sum(0) > 0).sum() == 1

@@ -39,7 +39,7 @@ def test_a_state_survives_exactly(tmp_path):
     assert loaded["optimizer"]["param_groups"] == state(7)["optimizer"]["param_groups"]
 
 
-def test_an_optimizer_goes_on_where_it_was(tmp_path):
+def test_an_optimizer_continues_where_it_was(tmp_path):
     def run(optimizer, weight, steps):
         for step in steps:
             optimizer.zero_grad()
@@ -134,7 +134,7 @@ def test_a_full_disk_is_named_and_leaves_no_litter(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_fifty_kills_while_saving_lose_nothing(tmp_path):
-    dice = random.Random(0)
+    rng = random.Random(0)
     save_checkpoint(tmp_path, 0, state(0))
     step = 0
     for _ in range(50):
@@ -143,7 +143,7 @@ def test_fifty_kills_while_saving_lose_nothing(tmp_path):
             while True:
                 step += 1
                 save_checkpoint(tmp_path, step, state(step, 20_000))
-        time.sleep(dice.uniform(0.005, 0.06))
+        time.sleep(rng.uniform(0.005, 0.06))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         found, loaded = load_checkpoint(tmp_path)

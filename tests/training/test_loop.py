@@ -54,13 +54,13 @@ def test_where_nothing_learns_to_pause_nothing_pauses(training, change):
 
 def test_at_random_a_patch_scores_the_same_in_any_part_of_the_batch(training, batch):
     logits = torch.zeros(2, 16, 3)
-    places = torch.arange(32).view(2, 16)
+    indices = torch.arange(32).view(2, 16)
     assert training.criterion(batch, 0) is entropy
     training.options = replace(training.options, criterion="random")
-    whole = training.criterion(batch, 0)(logits, places)
-    later = training.criterion(batch, 1)(logits[:1], places[:1])
+    whole = training.criterion(batch, 0)(logits, indices)
+    later = training.criterion(batch, 1)(logits[:1], indices[:1])
     assert torch.equal(whole[1:], later)
-    other = training.criterion(replace(batch, step=6), 0)(logits, places)
+    other = training.criterion(replace(batch, step=6), 0)(logits, indices)
     assert not torch.equal(whole, other)
 
 

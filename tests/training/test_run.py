@@ -31,7 +31,7 @@ TINY = TrainOptions(
     steps=8,
     val_every=100,
     val_mode=("none", "2:0.5 exit by=neighbours"),
-    val_pictures=2,
+    val_images=2,
     save_every=1,
     workers=0,
     accelerator="cpu",
@@ -40,17 +40,17 @@ TINY = TrainOptions(
 
 
 def folder(path, bad=False):
-    """A small data set of one's own; ``bad`` breaks one training picture."""
-    dice = np.random.default_rng(0)
+    """A small data set of one's own; ``bad`` breaks one training image."""
+    rng = np.random.default_rng(0)
     for split in ("train", "val"):
         for kind in ("images", "masks"):
             (path / kind / split).mkdir(parents=True)
         for number in range(4):
-            image = dice.integers(0, 255, (40, 48, 3), np.uint8)
+            image = rng.integers(0, 255, (40, 48, 3), np.uint8)
             Image.fromarray(image).save(path / "images" / split / f"{number}.png")
             Image.fromarray(image[..., 0] % 3).save(path / "masks" / split / f"{number}.png")
     if bad:
-        (path / "images/train/2.png").write_bytes(b"not a picture")
+        (path / "images/train/2.png").write_bytes(b"not an image")
     text = "train: {images: images/train, masks: masks/train}\n"
     text += "val: {images: images/val, masks: masks/val}\nclasses: [a, b, c]\n"
     (path / "data.yaml").write_text(text)
@@ -107,8 +107,8 @@ def test_the_seed_decides_everything(tiny, whole, tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_three_times_and_resumed_equals_undisturbed(tiny, whole, tmp_path):
-    out, dice = tmp_path / "run", random.Random(3)
-    for stop in sorted(dice.sample(range(1, 8), 3)):
+    out, rng = tmp_path / "run", random.Random(3)
+    for stop in sorted(rng.sample(range(1, 8), 3)):
         child = os.fork()
         if child == 0:
             if out.exists():
@@ -215,16 +215,16 @@ def test_another_decoder_starts_afresh_on_a_trained_encoder(tiny, whole):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_corrupt_picture_is_named(tiny, tmp_path, workers):
+def test_a_corrupt_image_is_named(tiny, tmp_path, workers):
     options = replace(tiny, data=folder(tmp_path, bad=True), out=tmp_path / "run", workers=workers)
     with pytest.raises(ValueError, match=r"2\.png.*--skip-bad"):
         run.train(options)
 
 
-def test_a_corrupt_picture_can_be_skipped_and_is_listed(tiny, tmp_path):
+def test_a_corrupt_image_can_be_skipped_and_is_listed(tiny, tmp_path):
     options = replace(tiny, data=folder(tmp_path, bad=True), out=tmp_path / "run", skip_bad=True)
     run.train(options)
-    assert (tmp_path / "run" / "bad_pictures.txt").read_text().count("2.png") == 1
+    assert (tmp_path / "run" / "bad_images.txt").read_text().count("2.png") == 1
 
 
 def test_a_loss_that_is_no_number_ends_with_advice_and_keeps_checkpoints(tiny, tmp_path):
