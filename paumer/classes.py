@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 
 Colour = tuple[int, int, int]
 
+IGNORE = 255
+"""The usual label of pixels that do not count."""
+
 
 @dataclass(frozen=True)
 class ClassSet:
@@ -14,7 +17,7 @@ class ClassSet:
 
     names: tuple[str, ...]
     colours: tuple[Colour, ...]
-    ignore: int = 255
+    ignore: int = IGNORE
 
     def __post_init__(self) -> None:
         if len(self.names) != len(self.colours):

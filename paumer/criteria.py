@@ -12,6 +12,8 @@ from jaxtyping import Float, Int, Integer
 from torch import Tensor
 from torch.nn import functional as F
 
+from paumer.classes import IGNORE
+
 Logits = Float[Tensor, "b n classes"]
 PatchIndex = Int[Tensor, "b n"]
 Score = Float[Tensor, "b n"]
@@ -92,7 +94,7 @@ def _shifted(number: Int[Tensor, "*s"], bits: int) -> Int[Tensor, "*s"]:
     return (number >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def oracle(labels: Integer[Tensor, "images patches"], ignore: int = 255) -> Criterion:
+def oracle(labels: Integer[Tensor, "images patches"], ignore: int = IGNORE) -> Criterion:
     """A criterion that knows the true class of every patch: what is already right pauses first.
 
     Patches to be ignored pause before all others. This is the upper bound of section 3.1.
@@ -110,7 +112,7 @@ def oracle(labels: Integer[Tensor, "images patches"], ignore: int = 255) -> Crit
 
 
 def patch_labels(
-    labels: Integer[Tensor, "b h w"], patch: tuple[int, int], classes: int, ignore: int = 255
+    labels: Integer[Tensor, "b h w"], patch: tuple[int, int], classes: int, ignore: int = IGNORE
 ) -> Int[Tensor, "b patches"]:
     """The commonest label of every patch, in reading order; ``ignore`` where nothing is labelled.
 

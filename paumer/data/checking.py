@@ -24,10 +24,10 @@ from paumer.data.datasets import (
 from paumer.data.images import read_image
 from paumer.data.layouts import Problem
 from paumer.data.report import Report
-from paumer.data.samples import Dataset, Sample
+from paumer.data.samples import Dataset, Sample, spread
 from paumer.drawing import contact_sheet, overlay
+from paumer.progress import Progress
 
-Progress = Callable[[int, int], None]
 T = TypeVar("T")
 
 
@@ -179,9 +179,9 @@ def sample_sheet(dataset: Dataset, count: int = 12, columns: int = 3) -> Image.I
 
     Images that cannot be read are left out.
     """
-    indices = np.linspace(0, len(dataset) - 1, min(count, len(dataset))).round().astype(int)
+    indices = spread(len(dataset), count)
     samples: list[Sample] = []
-    for index in indices.tolist():
+    for index in indices:
         sample = _attempt(partial(dataset.__getitem__, index), Path(), [])
         samples += [sample] if sample is not None else []
     if not samples:

@@ -17,13 +17,13 @@ from paumer.classes import (
     CAMVID,
     CITYSCAPES,
     CITYSCAPES_TRAIN_IDS,
+    IGNORE,
     ClassSet,
     Colour,
     distinct_colours,
 )
 from paumer.data.images import SUFFIXES
 
-IGNORE = 255
 SPLITS = ("train", "val", "test")
 Kind = Literal[
     "missing mask", "missing image", "duplicate", "unreadable", "size", "label", "unlabelled",

@@ -39,3 +39,12 @@ class Dataset(Protocol):
 
     def files(self, index: int) -> tuple[Path, Path] | None:
         """The files of an image and of its labels; None where they are made, not read."""
+
+
+def spread(total: int, count: int | None) -> list[int]:
+    """So many numbers below ``total``, evenly spread; all of them by None or where it has fewer."""
+    if count is not None and count < 1:
+        raise ValueError(f"{count} of {total} images: give at least 1")
+    chosen = total if count is None else min(count, total)
+    numbers: list[int] = np.linspace(0, total - 1, chosen).round().astype(int).tolist()
+    return numbers

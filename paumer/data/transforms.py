@@ -18,6 +18,8 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as T
 
+from paumer.classes import IGNORE
+
 Dice = np.random.Generator
 Three = tuple[float, float, float]
 
@@ -52,7 +54,7 @@ class TrainTransform:
     most: float = 0.75
     flip: float = 0.5
     colour: bool = True
-    ignore: int = 255
+    ignore: int = IGNORE
 
     def __post_init__(self) -> None:
         if min(self.crop) < 1:

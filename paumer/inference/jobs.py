@@ -22,11 +22,10 @@ from paumer.inference.tiles import Inference
 from paumer.inference.video import VideoReader, VideoWriter
 from paumer.mode import Mode
 from paumer.model.directory import fingerprint
+from paumer.progress import Progress
 
 KINDS = ("mask", "colour", "overlay", "paused", "entropy")
 LINES_FILE = "predictions.jsonl"
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass

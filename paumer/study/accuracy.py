@@ -1,6 +1,6 @@
 """Confusion matrices, IoU, and the accuracy of a model over a data set."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int, Integer
 
+from paumer.classes import IGNORE
 from paumer.criteria import Criterion, oracle, patch_labels, random
 from paumer.data.samples import Dataset, Sample
 from paumer.inference.predictor import Predictor
 from paumer.inference.tiles import Inference
 from paumer.mode import Mode
 from paumer.mode import by_size as group_by_size
+from paumer.progress import Progress
 from paumer.study.sizes import SIZES, SizeCounts, mean_known, ratio
-
-Progress = Callable[[int, int], None]
 
 
 class Figures:
@@ -66,7 +66,7 @@ class Confusion(Figures):
         labels: Integer[np.ndarray, "h w"],
         truth: Integer[np.ndarray, "h w"],
         classes: int,
-        ignore: int = 255,
+        ignore: int = IGNORE,
     ) -> Self:
         """The confusion of one image; pixels whose true label is ``ignore`` do not count."""
         known = truth != ignore

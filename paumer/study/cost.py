@@ -31,8 +31,8 @@ from paumer.model.decoders import TokenDecoder, upsample
 from paumer.model.segmenter import PausingSegmenter
 from paumer.model.walk import Pause, Walk
 from paumer.pause_config import Threshold
+from paumer.progress import Progress
 from paumer.study.speed import (
-    Progress,
     SpeedSettings,
     environment,
     in_words,

@@ -6,6 +6,8 @@ from typing import Self
 import numpy as np
 from jaxtyping import Bool, Float, Int, Integer
 
+from paumer.classes import IGNORE
+
 SIZES = ("small", "medium", "large")
 EDGES = (0.001, 0.01)
 """Small regions cover less than a thousandth of the image, large ones at least a hundredth."""
@@ -27,7 +29,7 @@ class SizeCounts:
         labels: Integer[np.ndarray, "h w"],
         truth: Integer[np.ndarray, "h w"],
         classes: int,
-        ignore: int = 255,
+        ignore: int = IGNORE,
     ) -> Self:
         """The counts of one image; pixels whose true label is ``ignore`` do not count."""
         known, right = truth != ignore, labels == truth

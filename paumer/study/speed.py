@@ -26,8 +26,7 @@ from paumer.memory import give_back_memory
 from paumer.mode import UNPAUSED, Mode, check_runnable
 from paumer.model.decoders import upsample
 from paumer.model.segmenter import PausingSegmenter, pad_to_patches
-
-Progress = Callable[[int, int], None]
+from paumer.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,8 @@ from paumer.measurement import Measurement
 from paumer.mode import Mode
 from paumer.model.directory import fingerprint
 from paumer.pause_config import PauseConfig
+from paumer.progress import Progress
 from paumer.study.accuracy import (
-    Progress,
     Tally,
     batches,
     check_study,

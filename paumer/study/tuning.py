@@ -1,18 +1,17 @@
 """A budget in, a mode out: the paper's two procedures (section 4)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
-from paumer.data.samples import Dataset
+from paumer.data.samples import Dataset, spread
 from paumer.inference.predictor import Predictor
 from paumer.inference.tiles import Inference
 from paumer.measurement import Measurement, baseline, join, pareto_front
 from paumer.mode import UNPAUSED, Mode
 from paumer.pause_config import PAPER_CONFIGS, PauseConfig
+from paumer.progress import StepProgress
 from paumer.study.cost import CostTable, cost_tables
 from paumer.study.grids import one, spaced, two
 from paumer.study.speed import SpeedSettings, time_modes
@@ -26,9 +25,6 @@ NAMED: Mapping[str, Budget] = {
 }
 """Operating points that every tuned model gets beside ``unpaused``: the fastest that lose at most
 so many points."""
-
-Say = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +94,7 @@ class Evaluation:
     tables: Mapping[int | None, CostTable]
     batch: int = 8
     indices: Sequence[int] | None = None
-    say: Say = lambda *_: None
+    progress: StepProgress = lambda *_: None
 
     def __call__(self, modes: Sequence[Mode]) -> list[Measurement]:
         """The measurement of each mode."""
@@ -106,7 +102,7 @@ class Evaluation:
         sweep = Sweep(self.predictor, self.dataset, modes, self.directory, how, self.indices)
         # Each sweep has a folder of its own name: other weights or data never meet old counts.
         sweep = replace(sweep, directory=self.directory / sweep.fingerprint()[:12])
-        tallies = sweep.run(progress=lambda *done: self.say(f"evaluating {len(modes)}", *done))
+        tallies = sweep.run(progress=lambda *done: self.progress(f"evaluating {len(modes)}", *done))
         assert tallies is not None
         size, data = self.dataset[0].labels.shape, f"{self.dataset.name} {self.dataset.split}"
         found = describe(self.predictor, modes, tallies, (size[0], size[1]), data)
@@ -125,7 +121,7 @@ def tune(
     directory: Path,
     settings: TuneSettings | None = None,
     indices: Sequence[int] | None = None,
-    say: Say = lambda *_: None,
+    progress: StepProgress = lambda *_: None,
 ) -> Tuned:
     """The best mode for a budget, on this machine and data.
 
@@ -146,9 +142,9 @@ def tune(
         [settings.size],
         settings.speed,
         settings.timed_batch,
-        lambda *done: say("timing parts", *done),
+        lambda *done: progress("timing parts", *done),
     )
-    evaluate = Evaluation(predictor, dataset, directory, tables, settings.batch, indices, say)
+    evaluate = Evaluation(predictor, dataset, directory, tables, settings.batch, indices, progress)
     start = list(dict.fromkeys([UNPAUSED, settings.mode(PauseConfig())]))
     found = evaluate([*start, *modes])
     procedure = settings.procedure or ("layers" if budget.max_drop is not None else "filter")
@@ -167,7 +163,7 @@ def tune(
         best,
         settings.speed,
         settings.timed_batch,
-        lambda *done: say("timing finalists", *done),
+        lambda *done: progress("timing finalists", *done),
     )
     return decide(found, speeds, budget)
 
@@ -199,9 +195,7 @@ def fast_enough(
     if budget.max_drop is None:
         enough = margin * (within[0].images_per_second or 0.0)
         within = [item for item in within if (item.images_per_second or 0.0) <= enough]
-    count = min(settings.most, len(within))
-    chosen = np.linspace(0, len(within) - 1, count).round().astype(int).tolist()
-    return [within[number].mode for number in chosen]
+    return [within[number].mode for number in spread(len(within), settings.most)]
 
 
 def finalists(

@@ -14,13 +14,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from paumer.classes import IGNORE
 from paumer.criteria import entropy, patch_labels
 from paumer.data.samples import Dataset, Sample
 from paumer.inference.predictor import Predictor
 from paumer.inference.tiles import blending, full_labels
 from paumer.model.decoders import to_grid
 from paumer.model.segmenter import PausingSegmenter, pad_to_patches
-from paumer.study.accuracy import Confusion, Progress, check_classes, read_ahead
+from paumer.progress import Progress
+from paumer.study.accuracy import Confusion, check_classes, read_ahead
 
 BINS = 60
 HEADS_FILE = "heads.safetensors"
@@ -136,7 +138,7 @@ def _count_entropies(
     logits: Float[Tensor, "1 n classes"],
     truth: Int[Tensor, "1 n"],
 ) -> None:
-    known = truth[0] != 255
+    known = truth[0] != IGNORE
     score = entropy(logits, truth)[0][known]
     classes = logits.shape[-1]
     bins = (score / math.log(classes) * BINS).long().clamp(0, BINS - 1)

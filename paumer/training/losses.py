@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from paumer.classes import IGNORE
 from paumer.criteria import Criterion
-from paumer.data.layouts import IGNORE
 from paumer.model.decoders import to_grid, upsample
 from paumer.model.segmenter import PausingSegmenter, pad_to_patches
 from paumer.pausing import Stage

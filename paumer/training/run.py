@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import yaml
 from lightning_fabric import Fabric
@@ -20,7 +19,7 @@ from safetensors.torch import save
 
 from paumer.classes import paint
 from paumer.data.datasets import open_dataset
-from paumer.data.samples import Dataset
+from paumer.data.samples import Dataset, spread
 from paumer.disk import alone_in, replace_file
 from paumer.drawing import contact_sheet, overlay, write_image
 from paumer.inference.predictor import Predictor
@@ -174,8 +173,7 @@ class RunKeeper:
         options = self.task.options
         self.first, self.begin = self.task.step, time.monotonic()
         self.metrics = MetricsFile(options.out / "metrics.csv", until=self.task.step)
-        count = min(len(self.validation), options.val_images or len(self.validation))
-        chosen = np.linspace(0, len(self.validation) - 1, count).round().astype(int).tolist()
+        chosen = spread(len(self.validation), options.val_images)
         self.indices = readable(self.validation, chosen, options)
 
     def __call__(self, values: Metrics) -> None:
@@ -244,7 +242,7 @@ class RunKeeper:
         except ImportError as error:
             self.say(str(error))
         mode = parse_modes(self.task.options.val_mode)[-1]
-        few = np.linspace(0, len(self.indices) - 1, min(6, len(self.indices))).astype(int)
+        few = spread(len(self.indices), 6)
         samples = [self.validation[self.indices[number]] for number in few]
         results = predictor.predict_batch([s.image for s in samples], mode)
         predictor.network.train()

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from paumer.data.samples import Dataset
+from paumer.data.samples import Dataset, spread
 from paumer.data.transforms import TrainTransform
 from paumer.inference.tiles import Inference
 from paumer.mode import check_runnable, parse_modes
@@ -117,7 +117,7 @@ def class_weights(
     dataset: Dataset, options: TrainOptions, most: int = 200
 ) -> Float[Tensor, " classes"]:
     """Weights that grow with a power of a class's rarity; their mean over pixels is 1."""
-    indices = np.linspace(0, len(dataset) - 1, min(most, len(dataset))).astype(int).tolist()
+    indices = spread(len(dataset), most)
     counts = np.zeros(256)
     for place in readable(dataset, indices, options):
         counts += np.bincount(dataset[place].labels.ravel(), minlength=256)

@@ -69,7 +69,7 @@ def test_a_choice_keeps_within_its_budget(predictor, images, tmp_path, budget, w
         budget,
         tmp_path / "tune",
         settings,
-        say=lambda *what: told.append(what[0]),
+        progress=lambda *what: told.append(what[0]),
     )
     (base,) = [item for item in result.evaluated if item.mode == Mode()]
     assert all(str(m.mode).endswith(words) for m in result.evaluated if m.mode.pause)

@@ -1,0 +1,9 @@
+"""What long work is given to report how far it is."""
+
+from collections.abc import Callable
+
+Progress = Callable[[int, int], None]
+"""Called with how much is done and how much there is."""
+
+StepProgress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
