@@ -28,7 +28,7 @@ demo: setup ## the built-in model at several speeds on held-out scenes: open out
 	@$(BIN)/paumer demo --out out
 
 evidence: setup ## train and measure what docs/results.md reports: hours (DATA=camvid:DIR INIT=weights)
-	@$(BIN)/python benchmarks/evidence.py --data $(DATA) $(if $(INIT),--init $(INIT))
+	@$(BIN)/python experiments/evidence.py --data $(DATA) $(if $(INIT),--init $(INIT))
 
 test: setup ## run the tests that take no more than three minutes together
 	@$(PYTEST) -m "not slow"

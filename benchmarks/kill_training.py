@@ -7,25 +7,19 @@ A checkpoint is written after every step, so that most kills fall into or beside
 
 import argparse
 import random
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 import torch
+from killing import Process, kill_often, start
 from PIL import Image
 
 from paumer import PausingSegmenter
 
-parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument("--kills", type=int, default=50)
-parser.add_argument("--seed", type=int, default=0)
-arguments = parser.parse_args()
 
-
-def make_data(path):
+def make_data(path: Path) -> Path:
     """A small folder of images and masks."""
     rng = np.random.default_rng(0)
     for split in ("train", "val"):
@@ -42,51 +36,52 @@ def make_data(path):
     return path / "data.yaml"
 
 
-def start(*words):
-    """A training process."""
-    command = [sys.executable, "-m", "paumer", "train", *map(str, words)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-
-def newest(run):
+def newest(run: Path) -> int:
     """The newest checkpoint's step, -1 if there is none."""
     files = sorted((run / "checkpoints").glob("step-*.safetensors"))
     return int(files[-1].stem.split("-")[1]) if files else -1
 
 
-with tempfile.TemporaryDirectory() as folder:
-    root, rng = Path(folder), random.Random(arguments.seed)
-    steps = 12 * arguments.kills
-    options = ["--data", make_data(root / "data"), "--backbone", "test_vit", "--init", "none"]
-    options += ["--ranges", "2-4:0.2-0.8", "--crop", "32", "--batch", "4", "--steps", steps]
-    options += ["--val-every", 10**6, "--val-mode", "none", "--val-images", 1]
-    options += ["--save-every", 1, "--workers", 0, "--accelerator", "cpu"]
-    whole = start(*options, "--out", root / "whole")
-    if whole.wait():
-        sys.exit(whole.stderr.read())
-    process, lost, kills = start(*options, "--out", root / "run"), 0, 0
-    while kills < arguments.kills:
-        before = newest(root / "run")
-        while process.poll() is None and newest(root / "run") <= before:
-            time.sleep(0.002)
-        time.sleep(rng.uniform(0, 0.25))
-        if process.poll() is not None:
-            break
-        process.kill()
-        process.wait()
-        kills += 1
-        lost += newest(root / "run") < before
-        process = start("--resume", root / "run")
-        print(f"kill {kills}: at step {newest(root / 'run')} of {steps}", flush=True)
-    failed = process.wait() != 0
-    ends = [
-        PausingSegmenter.from_pretrained(root / name / "model").state_dict()
-        for name in ("whole", "run")
-    ]
-    same = all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
+def main() -> None:
+    """Train a small model undisturbed and killed, and compare the weights."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        root, steps = Path(folder), 12 * arguments.kills
+        options: list[object] = ["--data", make_data(root / "data"), "--backbone", "test_vit"]
+        options += ["--init", "none", "--ranges", "2-4:0.2-0.8", "--crop", 32, "--batch", 4]
+        options += ["--steps", steps, "--val-every", 10**6, "--val-mode", "none"]
+        options += ["--val-images", 1, "--save-every", 1, "--workers", 0, "--accelerator", "cpu"]
+        run = root / "run"
+
+        def train(name: str = "run") -> Process:
+            return start("train", *options, "--out", root / name)
+
+        if train("whole").wait():
+            sys.exit("the undisturbed run failed")
+        kills, lost, finished = kill_often(
+            train,
+            lambda: start("train", "--resume", run),
+            lambda: newest(run),
+            arguments.kills,
+            random.Random(arguments.seed),
+        )
+        ends = [
+            PausingSegmenter.from_pretrained(root / name / "model").state_dict()
+            for name in ("whole", "run")
+        ]
+        same = all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
     print(
         f"{kills} kills, {lost} went back behind an earlier checkpoint; the last resume "
-        f"{'failed' if failed else 'finished'}; final weights "
+        f"{'finished' if finished else 'failed'}; final weights "
         f"{'are bit-equal to' if same else 'differ from'} the undisturbed run's"
     )
-    sys.exit(failed or lost or not same)
+    sys.exit(not finished or lost > 0 or not same)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""What the load tool asks with: images, services on cores of their own, and very little HTTP."""
+"""What the load tool sends with: images, services on cores of their own, and very little HTTP."""
 
 import asyncio
 import io
@@ -10,8 +10,10 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from random import Random
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlencode, urlsplit
 from urllib.request import urlopen
 
@@ -31,11 +33,15 @@ class Answer(NamedTuple):
     late: float
 
     @property
-    def point(self):
+    def point(self) -> str | None:
+        """The operating point that answered."""
         return self.headers.get("x-paumer-point")
 
 
-def make_images(count, size):
+Process = subprocess.Popen[str]
+
+
+def make_images(count: int, size: tuple[int, int]) -> list[bytes]:
     """JPEG files of synthetic streets; ``size`` is (width, height)."""
     files = []
     for number in range(count):
@@ -45,60 +51,75 @@ def make_images(count, size):
     return files
 
 
-def start(words, core, **more):
+def start(words: Sequence[object], core: int, stdin: int | None = None) -> Process:
     """A process of Python on one core with one thread."""
     return subprocess.Popen(
         [sys.executable, *map(str, words)],
+        stdin=stdin,
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
         preexec_fn=lambda: os.sched_setaffinity(0, [core]),
-        **more,
     )
 
 
+def read_line(process: Process) -> str:
+    """The next line that a process prints."""
+    assert process.stdout
+    return process.stdout.readline()
+
+
 @contextmanager
-def service(model, core, *words):
+def service(model: str, core: int, *words: object) -> Iterator[tuple[str, Process]]:
     """A service on its core; gives its address and its process."""
     command = ["-m", "paumer", "serve", "--model", model, "--port", 0, "--threads", 1, *words]
     process = start(command, core)
     try:
-        url = re.search(r"http://\S+", process.stdout.readline())[0]
-        while get(url, "/readyz", raises=False) is None:
+        address = re.search(r"http://\S+", read_line(process))
+        assert address, "the service printed no address"
+        while not is_up(address[0], "/readyz"):
             time.sleep(0.1)
-        yield url, process
+        yield address[0], process
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
-        process.stdout.close()
+        if process.stdout:
+            process.stdout.close()
 
 
-def get(url, path, raises=True):
+def get(url: str, path: str) -> str:
     """The text at a path."""
-    try:
-        with urlopen(url + path, timeout=60) as response:
-            return response.read().decode()
-    except OSError:
-        if raises:
-            raise
-        return None
+    with urlopen(url + path, timeout=60) as response:
+        return str(response.read().decode())
 
 
-def get_json(url, path):
+def get_json(url: str, path: str) -> Any:
+    """The JSON value at a path."""
     return json.loads(get(url, path))
+
+
+def is_up(url: str, path: str) -> bool:
+    """Whether there is an answer of success at a path."""
+    try:
+        get(url, path)
+    except OSError:
+        return False
+    return True
 
 
 class Client:
     """Posts images over connections that it keeps; cheap, because it shares the machine."""
 
-    def __init__(self, url):
-        self.url, self.idle = urlsplit(url), []
+    def __init__(self, url: str) -> None:
+        self.url = urlsplit(url)
+        self.idle: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []
 
-    async def post(self, body, due=None, **options):
+    async def post(self, body: bytes, due: float | None = None, **options: str) -> Answer:
         """The answer to one image."""
         begin = time.perf_counter()
         due = begin if due is None else due
+        status: int | str
         try:
             async with asyncio.timeout(60):
                 status, headers, content = await self._exchange(body, urlencode(options))
@@ -106,7 +127,7 @@ class Client:
             status, headers, content = type(error).__name__, {}, b""
         return Answer(due, time.perf_counter() - due, status, headers, content, begin - due)
 
-    async def _exchange(self, body, query):
+    async def _exchange(self, body: bytes, query: str) -> tuple[int, dict[str, str], bytes]:
         head = (
             f"POST /v1/segment?{query} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
         )
@@ -125,7 +146,7 @@ class Client:
             self.idle.append((time.perf_counter(), reader, writer))
         return int(first.split()[1]), headers, content
 
-    async def _connection(self):
+    async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         while self.idle:
             since, reader, writer = self.idle.pop()
             if time.perf_counter() - since < 3 and not reader.at_eof():
@@ -133,24 +154,27 @@ class Client:
             writer.close()
         return await asyncio.open_connection(self.url.hostname, self.url.port)
 
-    async def __aenter__(self):
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_):
+    async def __aexit__(self, *error: object) -> None:
         for _, _, writer in self.idle:
             writer.close()
 
 
-def closed_loop(url, bodies, clients, requests, **options):
-    """Answers to so many clients, each of which asks again when it was answered; and seconds."""
+def closed_loop(
+    url: str, bodies: Sequence[bytes], clients: int, requests: int, **options: str
+) -> tuple[list[Answer], float]:
+    """Answers to so many clients, each of which sends again when it was answered; and seconds."""
 
-    async def run():
+    async def run() -> tuple[list[Answer], float]:
         async with Client(url) as client:
-            numbers, answers = iter(range(requests)), []
+            numbers = iter(range(requests))
+            answers: list[Answer] = []
 
-            async def one():
+            async def one() -> None:
                 for n in numbers:
-                    answers.append(await client.post(bodies[n % len(bodies)], **options))
+                    answers.append(await client.post(bodies[n % len(bodies)], None, **options))
 
             begin = time.perf_counter()
             await asyncio.gather(*(one() for _ in range(clients)))
@@ -159,16 +183,21 @@ def closed_loop(url, bodies, clients, requests, **options):
     return asyncio.run(run())
 
 
-def throughput(url, bodies, clients, requests, **options):
+def throughput(
+    url: str, bodies: Sequence[bytes], clients: int, requests: int, **options: str
+) -> tuple[float, float]:
     """Images per second, and the median seconds of one."""
     answers, seconds = closed_loop(url, bodies, clients, requests, **options)
     good = [answer.seconds for answer in answers if answer.status == 200]
     return len(good) / seconds, statistics.median(good)
 
 
-async def open_loop(client, bodies, dues, **options):
+async def open_loop(
+    client: Client, bodies: Sequence[bytes], dues: Sequence[float], **options: str
+) -> list[Answer]:
     """Answers to requests that are sent when they are due, whatever became of those before."""
-    start, tasks = time.perf_counter() + 0.2, []
+    start = time.perf_counter() + 0.2
+    tasks: list[asyncio.Task[Answer]] = []
     for number, due in enumerate(dues):
         await asyncio.sleep(max(0.0, start + due - time.perf_counter()))
         body = bodies[number % len(bodies)]
@@ -176,12 +205,19 @@ async def open_loop(client, bodies, dues, **options):
     return [a._replace(due=a.due - start) for a in await asyncio.gather(*tasks)]
 
 
-def poisson(rng, rate, highest, until=float("inf"), arrivals=None):
+def poisson(
+    rng: Random,
+    rate: Callable[[float], float],
+    highest: float,
+    until: float = float("inf"),
+    arrivals: int | None = None,
+) -> list[float]:
     """Times at which requests are due, by chance, at ``rate(seconds)`` requests per second.
 
     Drawn at the highest rate and thinned, so that a change of the rate counts at once.
     """
-    dues, now = [], 0.0
+    dues: list[float] = []
+    now = 0.0
     while len(dues) != arrivals:
         now += rng.expovariate(highest)
         if now > until:
@@ -191,7 +227,7 @@ def poisson(rng, rate, highest, until=float("inf"), arrivals=None):
     return dues
 
 
-def percentile(values, ratio):
+def percentile(values: Sequence[float], ratio: float) -> float:
     """The value that a ratio of all does not exceed."""
     values = sorted(values)
     return values[min(len(values) - 1, int(ratio * len(values)))]

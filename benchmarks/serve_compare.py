@@ -1,5 +1,11 @@
-"""A service against the bare predictor: the same masks, and nearly the same speed."""
+"""A service against the bare predictor: the same masks, and nearly the same speed.
 
+The parts mixed, batches and proxy of serve_load.py. Started by itself, this is the bare predictor:
+
+    python benchmarks/serve_compare.py street-tiny 256 8
+"""
+
+import argparse
 import asyncio
 import io
 import os
@@ -11,13 +17,28 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
-from serve_client import Client, closed_loop, get, get_json, make_images, service, start
+from serve_client import (
+    Answer,
+    Client,
+    Process,
+    closed_loop,
+    get,
+    get_json,
+    is_up,
+    make_images,
+    read_line,
+    service,
+    start,
+)
 
 from paumer import Inference, load
 from paumer.data.images import read_image
@@ -25,105 +46,119 @@ from paumer.data.images import read_image
 NGINX_CONF = Path(__file__).parents[1] / "deploy" / "nginx.conf"
 
 
-def serve_bare(model, size, batch):
+Verdict = tuple[str, str, str, bool]
+"""What was measured, what is wanted, the value, and whether it holds."""
+
+
+def serve_bare(model: str, size: int, batch: int) -> None:
     """Answer lines of a number of images and a mode with the seconds they take.
 
     On the clock, and of the processor.
     """
     torch.set_num_threads(1)
-    predictor, how = load(model), Inference(batch=batch)
+    predictor, inference = load(model), Inference(batch=batch)
     images = [read_image(file) for file in make_images(batch, (size, size))]
     print("ready", flush=True)
     for line in sys.stdin:
         number, mode = line.strip().split(maxsplit=1)
         begin, used = time.perf_counter(), time.process_time()
         for _ in range(int(number) // batch):
-            predictor.predict_batch(images, mode, how)
+            predictor.predict_batch(images, mode, inference)
         print(time.perf_counter() - begin, time.process_time() - used, flush=True)
 
 
 class Bare:
     """A bare predictor on its core."""
 
-    def __init__(self, arguments, core, batch):
+    def __init__(self, arguments: argparse.Namespace, core: int, batch: int) -> None:
         words = [__file__, arguments.model, arguments.size, batch]
         self.process = start(words, core, stdin=subprocess.PIPE)
-        assert self.process.stdout.readline() == "ready\n"
+        assert read_line(self.process) == "ready\n"
 
-    def begin(self, mode, number):
+    def begin(self, mode: str, number: int) -> None:
+        """Start so many images."""
+        assert self.process.stdin
         self.process.stdin.write(f"{number} {mode}\n")
         self.process.stdin.flush()
 
-    def end(self):
+    def end(self) -> tuple[float, float]:
         """The seconds on the clock, and of the processor."""
-        clock, used = map(float, self.process.stdout.readline().split())
+        clock, used = map(float, read_line(self.process).split())
         return clock, used
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
+        assert self.process.stdin
+        assert self.process.stdout
         self.process.stdin.close()
         self.process.wait(60)
         self.process.stdout.close()
 
 
-def labels_of(answer):
+def labels_of(answer: Answer) -> NDArray[np.uint8]:
+    """The mask that came back."""
     return np.array(Image.open(io.BytesIO(answer.content)))
 
 
-def mixed(arguments):
+def mixed(arguments: argparse.Namespace) -> tuple[object, list[Verdict]]:
     """Clients with mixed modes: masks against those computed alone."""
     size = arguments.size
     files = [*make_images(8, (size, size)), *make_images(8, (size, 3 * size // 4))]
     predictor = load(arguments.model)
     modes = ("none", "3:0.4", "3:0.4,5:0.4", "4:0.3", *list(predictor.points)[-2:], "3:0.4 exit")
-    options = [*({"mode": mode} for mode in modes), {}]
-    asked = [(n % 16, options[(n // 16 + n) % len(options)]) for n in range(arguments.requests)]
-
-    async def ask_all(url):
-        numbers = iter(range(len(asked)))
-        answers = [None] * len(asked)
-        async with Client(url) as client:
-
-            async def one():
-                for n in numbers:
-                    file, wish = asked[n]
-                    while (answer := await client.post(files[file], **wish)).status == 429:
-                        await asyncio.sleep(0.05)
-                    answers[n] = answer
-
-            await asyncio.gather(*(one() for _ in range(16)))
-        return answers
-
+    options: list[dict[str, str]] = [*({"mode": mode} for mode in modes), {}]
+    count = arguments.requests
+    requests = [(n % 16, options[(n // 16 + n) % len(options)]) for n in range(count)]
     words = ("--batch", 4, "--latency-ms", 1500)
     with service(arguments.model, arguments.cores[0], *words) as (url, _):
-        answers = asyncio.run(ask_all(url))
+        replies = asyncio.run(post_all(url, [(files[n], wish) for n, wish in requests]))
     torch.set_num_threads(1)
-    alone, worst, wrong = {}, 0.0, 0
-    for (file, _), answer in zip(asked, answers, strict=True):
-        if answer.status != 200:
+    alone: dict[tuple[int, str], NDArray[np.integer]] = {}
+    worst, wrong = 0.0, 0
+    for (number, _), reply in zip(requests, replies, strict=True):
+        if reply.status != 200:
             wrong += 1
             continue
-        key = (file, answer.headers["x-paumer-mode"])
+        key = (number, reply.headers["x-paumer-mode"])
         if key not in alone:
-            alone[key] = predictor.predict(read_image(files[file]), key[1]).labels
-        worst = max(worst, float((labels_of(answer) != alone[key]).mean()))
-    print(f"{len(asked)} requests, {len(alone)} different ones, worst mask differs in {worst:g}")
-    numbers = {"requests": len(asked), "without": wrong, "worst": worst}
+            alone[key] = predictor.predict(read_image(files[number]), key[1]).labels
+        worst = max(worst, float((labels_of(reply) != alone[key]).mean()))
+    print(f"{count} requests, {len(alone)} different ones, worst mask differs in {worst:g}")
+    numbers = {"requests": count, "without": wrong, "worst": worst}
     return numbers, [
         ("mixed: worst mask, pixels that differ", "<= 0.0001", f"{worst:g}", worst <= 1e-4),
         ("mixed: requests without result", "0", f"{wrong}", not wrong),
     ]
 
 
-def batches(arguments):
+async def post_all(url: str, requests: Sequence[tuple[bytes, dict[str, str]]]) -> list[Answer]:
+    """Answers to files with their options, of 16 clients that try again where it is busy."""
+    numbers = iter(range(len(requests)))
+    replies: dict[int, Answer] = {}
+    async with Client(url) as client:
+
+        async def one() -> None:
+            for n in numbers:
+                file, wish = requests[n]
+                while (reply := await client.post(file, None, **wish)).status == 429:
+                    await asyncio.sleep(0.05)
+                replies[n] = reply
+
+        await asyncio.gather(*(one() for _ in range(16)))
+    return [replies[n] for n in range(len(requests))]
+
+
+def batches(arguments: argparse.Namespace) -> tuple[object, list[Verdict]]:
     """Full batches: the service against the bare predictor on the same core, by turns.
 
     By the clock and by processor time: what counts is the smaller of the two medians.
     """
     files, batch = make_images(8, (arguments.size, arguments.size)), 8
-    core, ratios, verdicts, number = arguments.cores[0], {}, [], 12 * batch
+    core, number = arguments.cores[0], 12 * batch
+    ratios: dict[str, object] = {}
+    verdicts: list[Verdict] = []
     words = ("--batch", batch, "--latency-ms", 1e6)
     with (
         service(arguments.model, core, *words) as (url, process),
@@ -137,8 +172,8 @@ def batches(arguments):
                 bare.begin(mode, number)
                 clock, used = bare.end()
                 start = processor_seconds(process)
-                answers, seconds = closed_loop(url, files, 3 * batch, number, mode=mode)
-                assert all(answer.status == 200 for answer in answers)
+                replies, seconds = closed_loop(url, files, 3 * batch, number, mode=mode)
+                assert all(reply.status == 200 for reply in replies)
                 on_clock.append(clock / seconds)
                 of_processor.append(used / (processor_seconds(process) - start))
                 text = f"{of_processor[-1]:.3f} of it served, by the clock {on_clock[-1]:.3f}"
@@ -152,21 +187,21 @@ def batches(arguments):
     return ratios, verdicts
 
 
-def processor_seconds(process):
+def processor_seconds(process: Process) -> float:
     """What a process used so far."""
     text = Path(f"/proc/{process.pid}/stat").read_text()
     user, system = text.rsplit(")", 1)[1].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def batch_sizes(url):
+def batch_sizes(url: str) -> tuple[float, float]:
     """Images and batches that ran since the service started."""
     found = dict(re.findall(r"^paumer_batch_size_(sum|count) (\S+)", get(url, "/metrics"), re.M))
     return float(found["sum"]), float(found["count"])
 
 
 @contextmanager
-def nginx(ports):
+def nginx(ports: Sequence[int]) -> Iterator[str]:
     """The proxy as deployed, in front of two ports; gives its address."""
     program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
     assert program, "nginx is not installed"
@@ -191,7 +226,7 @@ def nginx(ports):
         process = subprocess.Popen([program, "-c", file, "-p", folder])
         try:
             url = f"http://127.0.0.1:{port}"
-            while get(url, "/healthz", raises=False) is None:
+            while not is_up(url, "/healthz"):
                 time.sleep(0.05)
             yield url
         finally:
@@ -199,10 +234,10 @@ def nginx(ports):
             process.wait()
 
 
-def proxy(arguments):
+def proxy(arguments: argparse.Namespace) -> tuple[object, list[Verdict]]:
     """Two replicas behind nginx against two bare predictors by turns, then one is killed."""
     files, clients, number = make_images(8, (arguments.size, arguments.size)), 8, 48
-    predictor, wish = load(arguments.model), {"mode": "none"}
+    predictor = load(arguments.model)
     torch.set_num_threads(1)
     expected = [predictor.predict(read_image(file), "none").labels for file in files]
     with ExitStack() as stack:
@@ -212,18 +247,18 @@ def proxy(arguments):
         ]
         bares = [stack.enter_context(Bare(arguments, core, 1)) for core in arguments.cores]
         url = stack.enter_context(nginx([int(url.rsplit(":", 1)[1]) for url, _ in made]))
-        answers, _ = closed_loop(url, files, 1, len(files), **wish)
+        replies, _ = closed_loop(url, files, 1, len(files), mode="none")
         same = all(
-            a.status == 200 and np.mean(labels_of(a) != labels) <= 1e-4
-            for a, labels in zip(answers, expected, strict=True)
+            reply.status == 200 and np.mean(labels_of(reply) != labels) <= 1e-4
+            for reply, labels in zip(replies, expected, strict=True)
         )
         found = []
         for _ in range(arguments.rounds):
             for bare in bares:
                 bare.begin("none", number)
             plain = sum(number / bare.end()[0] for bare in bares)
-            answers, seconds = closed_loop(url, files, clients, 2 * number, **wish)
-            assert all(answer.status == 200 for answer in answers)
+            replies, seconds = closed_loop(url, files, clients, 2 * number, mode="none")
+            assert all(reply.status == 200 for reply in replies)
             found.append(2 * number / seconds / plain)
             print(f"{plain:.1f}/s bare, {found[-1]:.3f} of it served", flush=True)
         killed, victim = asyncio.run(kill_one(url, files, clients, number, made[0][1]))
@@ -244,24 +279,38 @@ def proxy(arguments):
     ]
 
 
-async def kill_one(url, files, clients, number, process):
+async def kill_one(
+    url: str, files: Sequence[bytes], clients: int, number: int, process: Process
+) -> tuple[list[Answer], int]:
     """Answers while a replica is killed, and how many of its requests were under way at most.
 
     With least connections these are half of all, rounded up.
     """
-    answers, numbers = [], iter(range(number))
+    replies: list[Answer] = []
+    numbers = iter(range(number))
     async with Client(url) as client:
 
-        async def one():
+        async def one() -> None:
             for n in numbers:
                 if n == number // 3:
                     process.kill()
-                answers.append(await client.post(files[n % len(files)], mode="none"))
+                replies.append(await client.post(files[n % len(files)], mode="none"))
 
         await asyncio.gather(*(one() for _ in range(clients)))
-    return answers, -(-clients // 2)
+    return replies, -(-clients // 2)
+
+
+def main() -> None:
+    """Be the bare predictor that this file's parts start."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model")
+    parser.add_argument("size", type=int, help="side of the images")
+    parser.add_argument("batch", type=int)
+    arguments = parser.parse_args()
+    serve_bare(arguments.model, arguments.size, arguments.batch)
 
 
 if __name__ == "__main__":
-    model, size, batch = sys.argv[1:]
-    serve_bare(model, int(size), int(batch))
+    main()

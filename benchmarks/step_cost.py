@@ -4,60 +4,68 @@ python benchmarks/step_cost.py --steps 60
 """
 
 import argparse
-import time
+from collections.abc import Callable
+from itertools import count
+from typing import Literal
 
 import numpy as np
 import torch
 from lightning_fabric import Fabric
 
 from paumer import build_model
+from paumer.data.datasets import open_dataset
+from paumer.study.speed import time_interleaved
 from paumer.training.feed import Batch
 from paumer.training.loop import Training
 from paumer.training.options import TrainOptions
 from paumer.training.start import make_loss
 
-parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument("--backbone", default="vit_tiny_patch16_384")
-parser.add_argument("--steps", type=int, default=60)
-parser.add_argument("--batch", type=int, default=8)
-parser.add_argument("--crop", type=int, default=256)
-parser.add_argument("--threads", type=int, default=1)
-arguments = parser.parse_args()
 
-torch.set_num_threads(arguments.threads)
-torch.manual_seed(0)
-images = torch.randn(arguments.batch, 3, arguments.crop, arguments.crop)
-labels = torch.randint(0, 19, (arguments.batch, arguments.crop, arguments.crop))
-
-
-def make_step(criterion):
-    """A function that does one whole step of that number, as training does."""
-    network = build_model(
-        arguments.backbone, "mask", 19, image_size=arguments.crop, decoder_options={"dropout": 0.1}
-    )
+def make_step(
+    criterion: Literal["none", "entropy"], backbone: str, batch: int, crop: int
+) -> Callable[[], None]:
+    """A function that does one whole step after the other, as training does."""
+    images = torch.randn(batch, 3, crop, crop)
+    labels = torch.randint(0, 19, (batch, crop, crop))
+    network = build_model(backbone, "mask", 19, image_size=crop, decoder_options={"dropout": 0.1})
     options = TrainOptions(criterion=criterion)
-    loss = make_loss(options, network, None).train()  # Only class weights would need the data.
+    data = open_dataset("scenes:1", "train")  # Class weights, of which there are none, need it.
+    loss = make_loss(options, network, data).train()
     training = Training(options, Fabric(accelerator="cpu", devices=1), loss)
+    numbers = count()
 
-    def step(number):
-        training.run([Batch(number, (), images, labels)], after=lambda metrics: None)
+    def step() -> None:
+        training.run([Batch(next(numbers), (), images, labels)], after=lambda metrics: None)
 
     return step
 
 
-plain, paused = make_step("none"), make_step("entropy")
-seconds = np.zeros((arguments.steps, 2))
-for number in range(-2, arguments.steps):
-    for column, step in enumerate((plain, paused)):
-        begin = time.perf_counter()
-        step(number + 2)
-        if number >= 0:
-            seconds[number, column] = time.perf_counter() - begin
-ratios = seconds[:, 1] / seconds[:, 0]
-print(
-    f"{arguments.steps} interleaved steps, batch {arguments.batch}, {arguments.crop}x"
-    f"{arguments.crop}, {arguments.threads} thread(s): plain {1000 * np.median(seconds[:, 0]):.0f}"
-    f" ms, paumer {1000 * np.median(seconds[:, 1]):.0f} ms; sums {seconds[:, 1].sum():.1f} and "
-    f"{seconds[:, 0].sum():.1f} s: {seconds[:, 1].sum() / seconds[:, 0].sum():.3f} of the plain "
-    f"step (median of pairs {np.median(ratios):.3f})"
-)
+def main() -> None:
+    """Time both kinds of step in turns and print their ratio."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--backbone", default="vit_tiny_patch16_384")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--crop", type=int, default=256)
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(0)
+    size = (arguments.backbone, arguments.batch, arguments.crop)
+    steps = [make_step("none", *size), make_step("entropy", *size)]
+    seconds = time_interleaved(steps, torch.device("cpu"), arguments.steps, warmup=2)
+    plain, paused = seconds.sum(0)
+    medians = 1000 * np.median(seconds, 0)
+    pairs = np.median(seconds[:, 1] / seconds[:, 0])
+    print(
+        f"{arguments.steps} interleaved steps, batch {arguments.batch}, "
+        f"{arguments.crop}x{arguments.crop}, {arguments.threads} thread(s): "
+        f"plain {medians[0]:.0f} ms, paumer {medians[1]:.0f} ms; sums {paused:.1f} and "
+        f"{plain:.1f} s: {paused / plain:.3f} of the plain step (median of pairs {pairs:.3f})"
+    )
+
+
+if __name__ == "__main__":
+    main()

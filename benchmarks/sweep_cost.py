@@ -1,84 +1,113 @@
 """What a sweep costs against evaluating its modes one by one, interleaved.
 
-Times are of the processor, one thread, so that other work on the machine counts little.
+    python benchmarks/sweep_cost.py --grid paper
+    python benchmarks/sweep_cost.py --grid one
+    python benchmarks/sweep_cost.py --grid two    (a random third of the pairs of blocks)
 
-python benchmarks/sweep_cost.py --grid paper
-python benchmarks/sweep_cost.py --grid one
-python benchmarks/sweep_cost.py --grid two    (a random third of the pairs of blocks)
+Times are of the processor, one thread, so that other work on the machine counts little.
 """
 
 import argparse
 import random
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
-import torch.utils.flop_counter
+from torch.utils.flop_counter import FlopCounterMode
 
-from paumer import Inference, Predictor, build_model
+from paumer import Inference, Mode, PausingSegmenter, Predictor, build_model
 from paumer.classes import ClassSet, distinct_colours
-from paumer.data.samples import Sample
-from paumer.study.accuracy import count_batch
+from paumer.data.samples import Problem, Sample
+from paumer.study.accuracy import evaluate
 from paumer.study.grids import grid
 
-parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument("--grid", choices=["paper", "one", "two"], default="paper")
-parser.add_argument("--limit", type=int, default=10)
-parser.add_argument("--size", type=int, default=512)
-parser.add_argument("--threads", type=int, default=1)
-arguments = parser.parse_args()
-
-torch.set_num_threads(arguments.threads)
-torch.manual_seed(0)
-rng = random.Random(0)
-network = build_model("vit_tiny_patch16_384", "mask", 19, image_size=arguments.size)
-predictor = Predictor(network)
-modes = grid([arguments.grid], network.backbone.depth, {})
-if arguments.grid == "two":
-    pairs = sorted({mode.pause.blocks for mode in modes if mode.pause})
-    chosen = set(rng.sample(pairs, len(pairs) // 3))
-    modes = [mode for mode in modes if mode.pause.blocks in chosen]
-one_by_one = Inference(batch=1)
+CLASSES = 19
 
 
 class Noise:
-    """A data set of noise."""
+    """A data set of noise, without files."""
 
-    name, split, problems = "noise", "val", ()
-    class_set = ClassSet(tuple(map(str, range(19))), distinct_colours(19))
+    name, split = "noise", "val"
+    problems: tuple[Problem, ...] = ()
+    class_set = ClassSet(tuple(map(str, range(CLASSES))), distinct_colours(CLASSES))
+
+    def __init__(self, count: int, side: int) -> None:
+        self.size = (side, side)
+        self.samples = [self._make(number) for number in range(count)]
+
+    def _make(self, number: int) -> Sample:
+        noise = np.random.default_rng(number)
+        image = noise.integers(0, 256, (*self.size, 3), np.uint8)
+        return Sample(str(number), image, noise.integers(0, CLASSES, self.size).astype(np.uint8))
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.samples[index]
+
+    def files(self, index: int) -> tuple[Path, Path] | None:
+        """None: images are made, not read."""
 
 
-size = (arguments.size, arguments.size)
-together = alone = 0.0
-for number in range(arguments.limit):
-    noise = np.random.default_rng(number)
-    image = noise.integers(0, 256, (*size, 3), np.uint8)
-    samples = [Sample(str(number), image, noise.integers(0, 19, size).astype(np.uint8))]
-    begin = time.process_time()
-    shared = count_batch(predictor, Noise(), [number], samples, modes, one_by_one)
-    middle = time.process_time()
-    single = [
-        count_batch(predictor, Noise(), [number], samples, [mode], one_by_one)[0] for mode in modes
-    ]
-    end = time.process_time()
-    together, alone = together + middle - begin, alone + end - middle
-    same = all(
-        np.array_equal(a.confusion.counts, b.confusion.counts)
-        for a, b in zip(shared, single, strict=True)
+def make_modes(name: str, depth: int) -> list[Mode]:
+    """The modes of a grid; of pairs of blocks a random third."""
+    modes = grid([name], depth, {})
+    if name != "two":
+        return modes
+    pairs = sorted({mode.pause.blocks for mode in modes if mode.pause})
+    chosen = set(random.Random(0).sample(pairs, len(pairs) // 3))
+    return [mode for mode in modes if mode.pause.blocks in chosen]
+
+
+def mac_ratio(network: PausingSegmenter, size: tuple[int, int], modes: Sequence[Mode]) -> float:
+    """MACs of all modes together over those of one by one."""
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        for _ in network.forward_many(torch.randn(1, 3, *size), modes):
+            pass
+    together: int = counter.get_total_flops() // 2
+    return together / sum(network.macs(size, mode) for mode in modes)
+
+
+def main() -> None:
+    """Evaluate image by image, together and one by one, and print both times."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--grid", choices=["paper", "one", "two"], default="paper")
+    parser.add_argument("--limit", type=int, default=10)
+    parser.add_argument("--size", type=int, default=512)
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(0)
+    network = build_model("vit_tiny_patch16_384", "mask", CLASSES, image_size=arguments.size)
+    predictor, inference = Predictor(network), Inference(batch=1)
+    modes = make_modes(arguments.grid, network.backbone.depth)
+    dataset = Noise(arguments.limit, arguments.size)
+    together = alone = 0.0
+    for index in range(arguments.limit):
+        begin = time.process_time()
+        shared = evaluate(predictor, dataset, modes, inference, [index])
+        middle = time.process_time()
+        single = [evaluate(predictor, dataset, [m], inference, [index])[0] for m in modes]
+        end = time.process_time()
+        together, alone = together + middle - begin, alone + end - middle
+        pairs = zip(shared, single, strict=True)
+        same = all(np.array_equal(one.images, other.images) for one, other in pairs)
+        print(
+            f"image {index + 1}: {together:.1f} of {alone:.1f} s, {together / alone:.3f}; "
+            f"{'identical' if same else 'DIFFERENT'}",
+            flush=True,
+        )
     print(
-        f"image {number + 1}: {together:.1f} of {alone:.1f} s, {together / alone:.3f}; "
-        f"{'identical' if same else 'DIFFERENT'}",
-        flush=True,
+        f"{arguments.grid}: {len(modes)} modes, {arguments.limit} images: "
+        f"{together / alone:.3f} of the time of one by one, "
+        f"{mac_ratio(network, dataset.size, modes):.3f} of the MACs"
     )
 
-whole = sum(network.macs(size, mode) for mode in modes)
-with torch.utils.flop_counter.FlopCounterMode(display=False) as counter, torch.inference_mode():
-    images = torch.randn(1, 3, *size)
-    for _ in network.forward_many(images, modes):
-        pass
-print(
-    f"{arguments.grid}: {len(modes)} modes, {arguments.limit} images: "
-    f"{together / alone:.3f} of the time of one by one, "
-    f"{counter.get_total_flops() / 2 / whole:.3f} of the MACs"
-)
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from paumer.api import load
+    from paumer.api import bench, evaluate, export, load, resume, sweep, train, tune
     from paumer.inference.predictor import Predictor
     from paumer.inference.result import Segmentation
     from paumer.inference.tiles import Inference
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from paumer.pausing import Stage
 
 __version__ = "0.2.0"
+
+DEFAULT_MODEL = "street-tiny"
+"""The model inside the package, which is used where none is named."""
 
 _HOMES = {
     "Inference": "inference.tiles",
@@ -29,11 +32,19 @@ _HOMES = {
     "Segmentation": "inference.result",
     "Stage": "pausing",
     "Threshold": "pause_config",
+    "bench": "api",
     "build_model": "model.build",
+    "evaluate": "api",
+    "export": "api",
     "load": "api",
+    "resume": "api",
+    "sweep": "api",
+    "train": "api",
+    "tune": "api",
 }
 
 __all__ = [
+    "DEFAULT_MODEL",
     "PAPER_CONFIGS",
     "Inference",
     "Measurement",
@@ -46,8 +57,15 @@ __all__ = [
     "Stage",
     "Threshold",
     "__version__",
+    "bench",
     "build_model",
+    "evaluate",
+    "export",
     "load",
+    "resume",
+    "sweep",
+    "train",
+    "tune",
 ]
 
 

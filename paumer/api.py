@@ -1,20 +1,68 @@
-"""The front door: what `import paumer` offers beside its types."""
+"""The front door: a command is one of these calls, and its options are the call's arguments."""
 
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import wraps
+from inspect import signature
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Literal, ParamSpec
 
+import numpy as np
 import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, distributed
+from torch.nn import functional as F
 
-from paumer.exporting.onnx import export_onnx
+from paumer import DEFAULT_MODEL
+from paumer.data.datasets import open_dataset
+from paumer.data.images import SUFFIXES, read_image
+from paumer.data.samples import Dataset, spread
+from paumer.data.transforms import normalise
+from paumer.exporting import onnx, traced, verify
 from paumer.inference.engines import make_engine
-from paumer.inference.points import read_points
+from paumer.inference.exported import open_onnx, open_program
+from paumer.inference.points import check_point_name, read_points, write_points
 from paumer.inference.predictor import Predictor
+from paumer.inference.tiles import Inference
+from paumer.measurement import Measurement
+from paumer.mode import Mode, ModeLike, check_runnable, parse_modes
+from paumer.model.config import ModelConfig
 from paumer.model.directory import find_model
 from paumer.model.segmenter import PausingSegmenter
+from paumer.pause_config import PauseConfig
+from paumer.progress import Progress, StepProgress
+from paumer.scenes.scene import scene
+from paumer.study import accuracy, tuning
+from paumer.study import speed as timing
+from paumer.study import sweep as sweeping
+from paumer.study.grids import grid as modes_of_grid
+from paumer.study.tradeoff import Budget
+from paumer.tables import write_csv, write_jsonl
+from paumer.training.options import TrainOptions, parse_size
+
+ModelLike = str | Path | Predictor
+"""A model: loaded, or what `load` takes."""
+
+DataLike = str | Dataset
+"""A data set: opened, or what ``--data`` takes."""
+
+Modes = ModeLike | Sequence[ModeLike]
+"""One or several modes, operating points, or names of grids."""
+
+DIAL = "3:0.4,5:0.4,7:0.4"
+"""The mode of an exported file for all ratios, where none is named."""
+
+P = ParamSpec("P")
 
 
 def load(
-    name: str | Path,
-    device: str | torch.device = "cpu",
+    name: str | Path = DEFAULT_MODEL,
+    device: str | torch.device = "auto",
     engine: str = "torch",
     threads: int | None = None,
 ) -> Predictor:
@@ -24,6 +72,352 @@ def load(
     ``threads``.
     """
     directory = find_model(str(name))
-    network = PausingSegmenter.from_pretrained(directory, map_location=device)
-    runner = make_engine(engine, network, threads, export_onnx)
-    return Predictor(network, read_points(directory), runner)
+    network = PausingSegmenter.from_pretrained(directory, map_location=pick_device(device))
+    runner = make_engine(engine, network, threads, onnx.export_onnx)
+    return Predictor(network, read_points(directory, network), runner)
+
+
+def pick_device(name: str | torch.device) -> torch.device:
+    """The device of that name; ``auto`` takes a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f'cannot use device "{name}": {reason}') from error
+
+
+def evaluate(
+    model: ModelLike = DEFAULT_MODEL,
+    data: DataLike = "scenes",
+    mode: Modes = "none",
+    *,
+    split: str = "val",
+    limit: int | None = None,
+    inference: Inference | None = None,
+    by_size: bool = False,
+    progress: Progress | None = None,
+) -> dict[Mode, accuracy.Tally]:
+    """What a model gets right on a data set in each mode: ``.miou``, ``.iou``, ``.to_json()``.
+
+    ``limit`` counts on so many images, spread over the split. Started by torchrun, every process
+    counts its part and all get the sum.
+    """
+    predictor, dataset = _opened(model), _opened_data(data, split)
+    modes = parse_modes(_texts(mode), predictor.modes)
+    indices, rank, world = spread(len(dataset), limit), *_process()
+    tallies = accuracy.evaluate(
+        predictor, dataset, modes, inference, indices, progress, by_size, (rank, world)
+    )
+    if world > 1:
+        tallies = _added_up(tallies, world)
+    return dict(zip(modes, tallies, strict=True))
+
+
+def sweep(
+    out: str | Path,
+    model: ModelLike = DEFAULT_MODEL,
+    data: DataLike = "scenes",
+    grid: Modes = "paper",
+    *,
+    split: str = "val",
+    limit: int | None = None,
+    batch: int = 8,
+    speed: Literal["predict", "measure", "none"] = "predict",
+    speed_batch: int = 1,
+    threads: int | None = None,
+    progress: StepProgress = lambda *_: None,
+) -> list[Measurement]:
+    """The accuracy and speed of a whole grid of modes, also written to the folder ``out``.
+
+    What modes share is computed once. A sweep that was stopped resumes. Started by torchrun, every
+    process counts its part, and the first one times, writes and returns the measurements.
+    """
+    out, predictor, dataset = Path(out), _opened(model), _opened_data(data, split)
+    modes = modes_of_grid(_texts(grid), predictor.network.backbone.depth, predictor.modes)
+    image = dataset[0].image
+    size, settings = (image.shape[0], image.shape[1]), timing.SpeedSettings(threads=threads)
+    if speed == "measure":  # What has no fixed cost shows before hours of counting.
+        for mode in modes:
+            predictor.macs(size, mode)
+    how, indices = Inference(batch=batch), spread(len(dataset), limit)
+    task = sweeping.Sweep(predictor, dataset, modes, out, how, indices)
+    tallies = task.run(_process(), lambda *done: progress(f"{len(modes)} modes", *done))
+    if tallies is None:
+        return []
+    source = f"{dataset.name} {dataset.split}"
+    found = sweeping.describe(predictor, modes, tallies, size, source, how)
+    if speed != "none":
+        found = sweeping.with_speeds(
+            found, predictor, image, speed, settings, speed_batch, lambda *d: progress("timing", *d)
+        )
+    rows = [item.to_json() for item in found]
+    sweeping.save_tallies(out / "sweep.npz", modes, tallies)
+    write_jsonl(out / "sweep.jsonl", rows)
+    write_csv(out / "sweep.csv", rows)
+    return found
+
+
+def tune(
+    model: str | Path,
+    data: DataLike = "scenes",
+    mode: str = "auto",
+    *,
+    latency_ms: float | None = None,
+    speed_up: float | None = None,
+    max_drop: float | None = None,
+    name: str | None = None,
+    split: str = "val",
+    limit: int | None = 50,
+    device: str = "auto",
+    out: str | Path | None = None,
+    settings: tuning.TuneSettings | None = None,
+    progress: StepProgress = lambda *_: None,
+) -> tuning.Tuned:
+    """The best mode for a budget, kept as an operating point of the model.
+
+    Give one of ``latency_ms``, ``speed_up`` and ``max_drop`` (points of mIoU). In ``mode`` the word
+    auto stands for the stages that are searched, as in ``auto exit by=neighbours``.
+    """
+    budget = Budget(latency_ms=latency_ms, speed_up=speed_up, max_drop=max_drop)
+    name = name or str(budget)
+    check_point_name(name)
+    if name == "unpaused":
+        raise ValueError('no pausing is called "unpaused": choose another --name')
+    stages, _, words = mode.strip().partition(" ")
+    if stages != "auto":
+        raise ValueError(
+            f'tune searches for the stages itself ("{mode}"): '
+            f'write auto for them, as in --mode "auto exit"'
+        )
+    if not Path(model).is_dir():
+        raise ValueError(
+            f'"{model}" is not a folder: operating points are written into the model, '
+            f"save it to disk first"
+        )
+    template = Mode.parse(f"1:0.5 {words}")  # Its stages stand for those that are searched.
+    settings = replace(settings or tuning.TuneSettings(), template=template)
+    predictor, dataset = load(model, device), _opened_data(data, split)
+    directory, indices = find_model(str(model)), spread(len(dataset), limit)
+    out = Path(out or directory / "tune")
+    tuned = tuning.tune(predictor, dataset, budget, out, settings, indices, progress)
+    write_jsonl(out / f"{name}.jsonl", [item.to_json() for item in tuned.evaluated])
+    points = {**tuned.points, **({name: tuned.choice} if tuned.met else {})}
+    write_points(directory, points)
+    return replace(tuned, points=points)
+
+
+def bench(
+    model: ModelLike | PausingSegmenter = DEFAULT_MODEL,
+    mode: Modes = "paper",
+    *,
+    input: str = "512",
+    batch: int | Literal["auto"] = 1,
+    images: str | Path | None = None,
+    engine: str | Sequence[str] = "torch",
+    device: str = "auto",
+    settings: timing.SpeedSettings | None = None,
+    progress: Progress | None = None,
+) -> timing.SpeedReport:
+    """The speed of modes in one interleaved run, on noise or on the ``images`` of a folder."""
+    settings, points = settings or timing.SpeedSettings(), {}
+    if isinstance(model, PausingSegmenter):
+        network = model
+    else:
+        predictor = _opened(model)
+        network, points = predictor.network, predictor.modes
+    modes = parse_modes(_texts(mode), points)
+    width, height = parse_size(input)
+    for one in modes:
+        check_runnable(one)
+        network.macs((height, width), replace(one, size=None))  # Raises by threshold too.
+    most = 8 if batch == "auto" else batch
+    if most < 1:
+        raise ValueError(f"batch is {batch}: give at least 1")
+    where = pick_device(device)
+    network.to(where).eval()
+    if images is None:
+        seen = torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(0))
+    else:
+        assert network.config
+        seen = _folder_inputs(Path(images), (height, width), network.config, most)
+    if batch == "auto":
+        batch = timing.best_batch(network, seen[:1].to(where), settings)
+    seen = seen.repeat(-(-batch // len(seen)), 1, 1, 1)[:batch].to(where)
+    names = [engine] if isinstance(engine, str) else list(dict.fromkeys(engine))
+    with TemporaryDirectory() as folder:
+        engines = {
+            name: make_engine(name, network, settings.threads, onnx.export_onnx, Path(folder))
+            for name in names
+        }
+        return timing.measure_speed(network, seen, modes, settings, engines, progress)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A verified file: the least agreement with the network over the modes it was tried in."""
+
+    path: Path
+    size: tuple[int, int]
+    modes: tuple[Mode, ...]
+    images: int
+    agreement: float
+    script: Path | None
+
+
+def export(
+    out: str | Path,
+    model: ModelLike = DEFAULT_MODEL,
+    mode: ModeLike | None = None,
+    *,
+    format: Literal["onnx", "onnx-int8", "openvino", "program"] = "onnx",
+    dial: bool = False,
+    input: str | None = None,
+    images: str | Path | None = None,
+) -> Exported:
+    """Write a model as one verified file, and beside an ONNX file a script that uses it.
+
+    Without ``mode``, or with ``dial``, how many patches continue after each block is an input.
+    It is verified on the ``images`` of a folder, or on synthetic scenes.
+    """
+    out = Path(out)
+    script = out.with_suffix(".py")
+    if out == script:
+        raise ValueError(f'"{script}" is where its script goes: name another --out, as m.onnx')
+    for path in (out, script):
+        if path.exists():
+            raise ValueError(f'"{path}" exists: name another --out')
+    predictor = _opened(model)
+    network, size = predictor.network, predictor.config.image_size
+    if input is not None:
+        size = parse_size(input)[::-1]
+    dial, is_program = dial or mode is None, format == "program"
+    chosen = predictor.mode(mode or _dial(network.backbone.depth))
+    if chosen.size is not None:
+        raise ValueError(f'a file takes images of one size: give --input instead of "{chosen}"')
+    if is_program and dial:
+        raise ValueError("a torch.export program holds one mode: give --mode, without --dial")
+    if images is None:
+        scenes = [scene(seed, (max(64, size[1]), max(48, size[0])))[0] for seed in range(4)]
+        seen = _network_inputs(scenes, size, predictor.config)
+    else:
+        seen = _folder_inputs(Path(images), size, predictor.config, most=50)
+    # The file gets its name when it is verified: what fails leaves none.
+    partial, rounded = out.with_name(f".{out.stem}.partial{out.suffix}"), format == "onnx-int8"
+    try:
+        if is_program:
+            info = traced.export_program(network, partial, size, chosen)
+            run = open_program(partial)
+        else:
+            onnx.export_onnx(network, partial, size, chosen, dial, rounded)
+            info, run = open_onnx(partial, format)
+        pauses = [chosen.pause]
+        if dial:
+            ratios = (0.0, 0.3, 0.6)
+            pauses = [PauseConfig(tuple((b, r) for b in info.blocks if r)) for r in ratios]
+        least = verify.ROUNDED_AGREEMENT if rounded else verify.AGREEMENT
+        worst = verify.verify(network, info, run, seen, pauses, least)
+        partial.replace(out)
+    finally:
+        partial.unlink(missing_ok=True)
+    if not is_program:
+        script.write_text(verify.USE_SCRIPT.format(file=out.name), "utf-8")
+    modes = tuple(replace(chosen, pause=pause) for pause in pauses)
+    return Exported(out, size, modes, len(seen), worst, None if is_program else script)
+
+
+def _by_fields(
+    options: Callable[P, TrainOptions],
+) -> Callable[[Callable[[TrainOptions], Path]], Callable[P, Path]]:
+    """Turns a function of options into one of their fields, which editors then complete."""
+
+    def decorate(run: Callable[[TrainOptions], Path]) -> Callable[P, Path]:
+        @wraps(run)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Path:
+            # As elsewhere, a path may be text and several modes one.
+            if isinstance(out := kwargs.get("out"), str):
+                kwargs["out"] = Path(out)
+            if isinstance(mode := kwargs.get("val_mode"), str):
+                kwargs["val_mode"] = (mode,)
+            return run(options(*args, **kwargs))
+
+        call.__signature__ = signature(options)  # type: ignore[attr-defined]  # What help shows.
+        return call
+
+    return decorate
+
+
+@_by_fields(TrainOptions)
+def train(options: TrainOptions) -> Path:
+    """Train a segmenter once for many modes and return the run directory.
+
+    The arguments are the options of `paumer train`. Messages go to the logger ``paumer``.
+    """
+    return Path(_training().train(options, logging.getLogger("paumer").info))
+
+
+def resume(directory: str | Path) -> Path:
+    """Resume the training in a run directory, exactly as if it had not stopped."""
+    return Path(_training().resume(Path(directory), logging.getLogger("paumer").info))
+
+
+def _training() -> ModuleType:
+    try:
+        from paumer.training import run
+    except ImportError as error:
+        raise ImportError(f"training needs more ({error}): pip install 'paumer[train]'") from error
+    return run
+
+
+def _opened(model: ModelLike) -> Predictor:
+    return model if isinstance(model, Predictor) else load(model)
+
+
+def _opened_data(data: DataLike, split: str) -> Dataset:
+    return open_dataset(data, split) if isinstance(data, str) else data
+
+
+def _texts(modes: Modes) -> list[str]:
+    several = [modes] if isinstance(modes, str | Mode | PauseConfig) else modes
+    return [str(mode) for mode in several]
+
+
+def _dial(depth: int) -> str:
+    """The stages of `DIAL` that a network of so many blocks has."""
+    return ",".join(stage for stage in DIAL.split(",") if int(stage.split(":")[0]) < depth)
+
+
+def _process() -> tuple[int, int]:
+    """The number of this process and how many torchrun started."""
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def _added_up(tallies: list[accuracy.Tally], world: int) -> list[accuracy.Tally]:
+    """The sum of what all processes counted."""
+    # One process may be hours behind another.
+    distributed.init_process_group("gloo", timeout=timedelta(days=7))
+    try:
+        parts: list[list[accuracy.Tally]] = [[] for _ in range(world)]
+        distributed.all_gather_object(parts, tallies)
+    finally:
+        distributed.destroy_process_group()
+    return [sum(same[1:], same[0]) for same in zip(*parts, strict=True)]
+
+
+def _folder_inputs(
+    folder: Path, size: tuple[int, int], config: ModelConfig, most: int
+) -> Float[Tensor, "b 3 h w"]:
+    """The first images of a folder as the network sees them."""
+    files = sorted(path for path in folder.glob("*") if path.suffix.lower() in SUFFIXES)[:most]
+    if not files:
+        raise ValueError(f'no images in "{folder}"')
+    return _network_inputs([read_image(file) for file in files], size, config)
+
+
+def _network_inputs(
+    images: Sequence[UInt8[np.ndarray, "_ _ 3"]], size: tuple[int, int], config: ModelConfig
+) -> Float[Tensor, "b 3 h w"]:
+    """Images as the network sees them, all scaled to one size."""
+    normal = [normalise(image, config.mean, config.std)[None] for image in images]
+    return torch.cat([F.interpolate(image, size, mode="bilinear") for image in normal])

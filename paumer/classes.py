@@ -1,5 +1,6 @@
 """Class names, colours and label maps of the data sets. Needs numpy only."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,8 @@ class ClassSet:
                 f"{len(self.names)} class names but {len(self.colours)} colours: "
                 "give one colour per name, or make them with distinct_colours(n)"
             )
+        if twice := [name for name, times in Counter(self.names).items() if times > 1]:
+            raise ValueError(f'two classes are called "{twice[0]}": give each its own name')
         if 0 <= self.ignore < len(self.names):
             raise ValueError(
                 f"the ignore label {self.ignore} is also the class {self.names[self.ignore]!r}: "
@@ -46,7 +49,7 @@ def distinct_colours(count: int) -> tuple[Colour, ...]:
     room = (candidates**2).sum(1)
     colours: list[Colour] = []
     for _ in range(count):
-        red, green, blue = (int(level) for level in candidates[int(room.argmax())])
+        red, green, blue = candidates[room.argmax()].tolist()
         colours.append((red, green, blue))
         room = np.minimum(room, ((candidates - (red, green, blue)) ** 2).sum(1))
     return tuple(colours)
@@ -106,16 +109,10 @@ _CITYSCAPES = {
 CITYSCAPES = ClassSet(tuple(_CITYSCAPES), tuple(colour for colour, _ in _CITYSCAPES.values()))
 
 
-def _cityscapes_train_ids() -> NDArray[np.uint8]:
-    table = np.full(256, CITYSCAPES.ignore, np.uint8)
-    for train_id, (_, label_id) in enumerate(_CITYSCAPES.values()):
-        table[label_id] = train_id
-    table.setflags(write=False)
-    return table
-
-
-CITYSCAPES_TRAIN_IDS = _cityscapes_train_ids()
+CITYSCAPES_TRAIN_IDS: NDArray[np.uint8] = np.full(256, IGNORE, np.uint8)
 """Train id of every value of a `labelIds` image: `CITYSCAPES_TRAIN_IDS[label_ids]`."""
+CITYSCAPES_TRAIN_IDS[[label_id for _, label_id in _CITYSCAPES.values()]] = range(len(CITYSCAPES))
+CITYSCAPES_TRAIN_IDS.setflags(write=False)
 
 _ADE20K_NAMES = """
 wall, building, sky, floor, tree, ceiling, road, bed, windowpane, grass, cabinet, sidewalk, person,
@@ -132,7 +129,4 @@ tent, bag, minibike, cradle, oven, ball, food, step, tank, trade name, microwave
 bicycle, lake, dishwasher, screen, blanket, sculpture, hood, sconce, vase, traffic light, tray,
 ashcan, fan, pier, crt screen, plate, monitor, bulletin board, shower, radiator, glass, clock, flag
 """
-ADE20K = ClassSet(
-    tuple(name.strip() for name in _ADE20K_NAMES.replace("\n", " ").split(",")),
-    distinct_colours(150),
-)
+ADE20K = ClassSet(tuple(" ".join(_ADE20K_NAMES.split()).split(", ")), distinct_colours(150))

@@ -1,8 +1,8 @@
-"""Who still needs work: functions of one signature, ``score(logits, places)``, higher continues.
+"""Which patches still need work: functions of one signature; those that score higher continue.
 
-``logits`` are the auxiliary head's. ``places`` number the patches over the whole batch (see
-``pausing.Stage``), so that a criterion can look up what it knows of a patch. ``named`` gives
-those that a ``Mode`` can name.
+``score(logits, patch_index)`` takes the auxiliary head's logits. ``patch_index`` counts the patches
+over the whole batch (see ``pausing.Stage``), so that a criterion can look up what it knows of a
+patch. ``named`` gives those that a ``Mode`` can name.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,9 +29,8 @@ def entropy(logits: Logits, patch_index: PatchIndex) -> Score:
 def random(seed: int, first: int = 0) -> Criterion:
     """A criterion that knows nothing: the paper's random-pausing baseline (section 4).
 
-    A patch's score follows from the seed and its place, whoever asks and how often.
-
-    ``first`` is added to the places: where a part of a batch begins in the whole.
+    A patch's score follows from the seed and its index alone. ``first`` is added to the indices:
+    where a part of a batch begins in the whole.
     """
     offset = (seed * 0xBF58476D1CE4E5B9 + (1 << 63)) % (1 << 64) - (1 << 63)
 
@@ -49,11 +48,11 @@ def protecting(criterion: Criterion, classes: Sequence[int]) -> Criterion:
     """A criterion by which patches that look like some classes pause after all others."""
 
     def score(logits: Logits, patch_index: PatchIndex) -> Score:
-        found = logits.argmax(-1)
-        held = torch.zeros_like(found, dtype=torch.bool)
+        predicted = logits.argmax(-1)
+        protected = torch.zeros_like(predicted, dtype=torch.bool)
         for number in classes:
-            held |= found == number
-        return criterion(logits, patch_index) + 1000 * held
+            protected |= predicted == number
+        return criterion(logits, patch_index) + 1000 * protected
 
     return score
 
@@ -65,10 +64,10 @@ def neighbours(grid: tuple[int, int]) -> Criterion:
     """
 
     def score(logits: Logits, patch_index: PatchIndex) -> Score:
-        own = entropy(logits, patch_index)
-        total = F.avg_pool2d(_laid_out(own, patch_index, grid), 3, 1, 1)
-        count = F.avg_pool2d(_laid_out(torch.ones_like(own), patch_index, grid), 3, 1, 1)
-        return _gathered(total, patch_index) / _gathered(count, patch_index) + own / 1000
+        entropies = entropy(logits, patch_index)
+        total = F.avg_pool2d(_laid_out(entropies, patch_index, grid), 3, 1, 1)
+        count = F.avg_pool2d(_laid_out(torch.ones_like(entropies), patch_index, grid), 3, 1, 1)
+        return _gathered(total, patch_index) / _gathered(count, patch_index) + entropies / 1000
 
     return score
 
@@ -85,7 +84,7 @@ def _laid_out(
 def _gathered(
     values: Float[Tensor, "b 1 down across"], patch_index: Int[Tensor, "b n"]
 ) -> Float[Tensor, "b n"]:
-    """The values at the places of patches."""
+    """The values where patches lie in their images."""
     flat = values.flatten(1)
     return flat.gather(1, patch_index % flat.shape[1])
 
@@ -120,7 +119,7 @@ def patch_labels(
     """
     height, width = labels.shape[1:]
     down, right = -height % patch[0], -width % patch[1]
-    padded = torch.nn.functional.pad(labels, (0, right, 0, down), value=ignore)
+    padded = F.pad(labels, (0, right, 0, down), value=ignore)
     pixels = padded.unfold(1, patch[0], patch[0]).unfold(2, patch[1], patch[1]).flatten(3)
     pixels = pixels.flatten(1, 2).long()
     votes = torch.zeros(*pixels.shape[:2], classes + 1, dtype=torch.int32, device=labels.device)
@@ -132,10 +131,8 @@ def patch_labels(
 
 def named(name: str, grid: tuple[int, int]) -> Criterion:
     """The criterion of that name for images of so many patches down and across."""
-    known: dict[str, Callable[[], Criterion]] = {
-        "entropy": lambda: entropy,
-        "neighbours": lambda: neighbours(grid),
-    }
-    if name not in known:
-        raise ValueError(f'nothing says what "{name}" knows: give the criterion itself')
-    return known[name]()
+    if name == "entropy":
+        return entropy
+    if name == "neighbours":
+        return neighbours(grid)
+    raise ValueError(f'nothing says what "{name}" knows: give the criterion itself')

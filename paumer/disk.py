@@ -3,6 +3,7 @@
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,11 +66,16 @@ def alone_in(directory: Path) -> Iterator[None]:
         yield
 
 
-def usual_mode() -> int:
-    """The access rights that a new directory gets by default."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o777 & ~mask
+@contextmanager
+def new_beside(path: Path) -> Iterator[Path]:
+    """A new directory beside ``path``, to fill and to move there; what is left of it is removed."""
+    path = path.resolve()
+    new = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    new.mkdir(parents=True)
+    try:
+        yield new
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def cache_directory() -> Path:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +17,7 @@ from paumer.disk import replace_file
 
 Picture = NDArray[np.uint8]
 
-_WRITERS: dict[str, tuple[str, dict[str, Any]]] = {
-    ".png": ("PNG", {}),
-    ".jpg": ("JPEG", {"quality": 92}),
-    ".jpeg": ("JPEG", {"quality": 92}),
-    ".webp": ("WEBP", {"quality": 92}),
-}
+_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 _PAPER = (249, 249, 247)
 _INK = (38, 40, 44)
 _FADED = (118, 122, 128)
@@ -45,48 +39,37 @@ def overlay(image: Picture, painted: Picture, alpha: float = 0.5) -> Picture:
     return (below[image] + above[painted] + 0.5).astype(np.uint8)
 
 
-def legend(
+def with_legend(
+    image: Picture | Image.Image,
     names: Sequence[str],
     colours: Sequence[Colour],
-    shares: Sequence[float] | None = None,
-    columns: int = 1,
+    shares: Sequence[float],
 ) -> Image.Image:
-    """A swatch and a name per class, read down the columns, with its share of the pixels (0-1)."""
-    if len(names) != len(colours) or (shares is not None and len(shares) != len(names)):
+    """The image with a legend below: a swatch, a name and a share of the pixels (0-1) per class.
+
+    It is read down the columns, of which there are as many as fit.
+    """
+    if not len(names) == len(colours) == len(shares):
         raise ValueError(
             f"a legend needs as many names as colours and shares: {len(names)} names, "
-            f"{len(colours)} colours, {'no' if shares is None else len(shares)} shares"
+            f"{len(colours)} colours, {len(shares)} shares"
         )
-    texts = [""] * len(names) if shares is None else [f"{share:.1%}" for share in shares]
-    width, line = _entry_width(names, texts), 26
-    columns = max(1, min(columns, len(names)))
+    image, texts, line = _as_image(image), [f"{share:.1%}" for share in shares], 26
+    fitting = (image.width + _GAP) // (_entry_width(names, ["100.0%"]) + _GAP)
+    columns = max(1, min(fitting, len(names)))
     rows = -(-len(names) // columns)
-    sheet = Image.new("RGB", (columns * (width + _GAP) - _GAP, max(1, rows * line)), _PAPER)
-    draw = ImageDraw.Draw(sheet)
+    entry = _entry_width(names, texts)
+    width = max(image.width, columns * (entry + _GAP) - _GAP) + 2 * _MARGIN
+    top = _MARGIN + image.height + _GAP
+    sheet = Image.new("RGB", (width, top + max(1, rows * line) + _MARGIN), _PAPER)
+    sheet.paste(image, (_MARGIN, _MARGIN))
+    draw, font = ImageDraw.Draw(sheet), _font(14)
     for i, (name, colour, text) in enumerate(zip(names, colours, texts, strict=True)):
-        x, y = (i // rows) * (width + _GAP), (i % rows) * line + line // 2
+        x, y = _MARGIN + i // rows * (entry + _GAP), top + i % rows * line + line // 2
         box = (x, y - _SWATCH // 2, x + _SWATCH, y + _SWATCH // 2)
         draw.rounded_rectangle(box, 3, tuple(colour), _LINE)
-        draw.text((x + _SWATCH + 8, y), name, _INK, _font(14), anchor="lm")
-        draw.text((x + width, y), text, _FADED, _font(14), anchor="rm")
-    return sheet
-
-
-def with_legend(
-    picture: Picture | Image.Image,
-    names: Sequence[str],
-    colours: Sequence[Colour],
-    shares: Sequence[float] | None = None,
-) -> Image.Image:
-    """The image with the legend of its classes below, in as many columns as fit."""
-    image = _as_image(picture)
-    texts = ["100.0%"] * len(names) if shares is not None else [""] * len(names)
-    columns = max(1, (image.width + _GAP) // (_entry_width(names, texts) + _GAP))
-    key = legend(names, colours, shares, columns)
-    width = max(image.width, key.width) + 2 * _MARGIN
-    sheet = Image.new("RGB", (width, image.height + key.height + _GAP + 2 * _MARGIN), _PAPER)
-    sheet.paste(image, (_MARGIN, _MARGIN))
-    sheet.paste(key, (_MARGIN, _MARGIN + image.height + _GAP))
+        draw.text((x + _SWATCH + 8, y), name, _INK, font, anchor="lm")
+        draw.text((x + entry, y), text, _FADED, font, anchor="rm")
     return sheet
 
 
@@ -104,50 +87,44 @@ def contact_sheet(
         )
     if captions is not None and len(captions) != len(pairs):
         raise ValueError(f"{len(captions)} captions for {len(pairs)} images: give one for each")
+    images = [_as_image(image) for image, _ in pairs]
+    heights = [max(1, round(width * image.height / image.width)) for image in images]
+    cell = width if all(painted is None for _, painted in pairs) else 2 * width + 4
+    across, down = cell + _GAP, max(heights) + (24 if captions else 0) + _GAP
     columns = min(columns, len(pairs))
     rows = -(-len(pairs) // columns)
-    tall = max(max(1, round(width * p.shape[0] / p.shape[1])) for p, _ in pairs)
-    parts = 2 if any(painted is not None for _, painted in pairs) else 1
-    cell = (parts * width + (parts - 1) * 4, tall + (24 if captions else 0))
-    sheet = Image.new(
-        "RGB",
-        (
-            2 * _MARGIN + columns * (cell[0] + _GAP) - _GAP,
-            2 * _MARGIN + rows * (cell[1] + _GAP) - _GAP,
-        ),
-        _PAPER,
-    )
+    edge = 2 * _MARGIN - _GAP
+    sheet = Image.new("RGB", (columns * across + edge, rows * down + edge), _PAPER)
     draw = ImageDraw.Draw(sheet)
-    for i, (picture, painted) in enumerate(pairs):
-        x = _MARGIN + i % columns * (cell[0] + _GAP)
-        y = _MARGIN + i // columns * (cell[1] + _GAP)
-        size = (width, max(1, round(width * picture.shape[0] / picture.shape[1])))
-        sheet.paste(_as_image(picture).resize(size, Image.Resampling.LANCZOS), (x, y))
+    for i, (image, height, (_, painted)) in enumerate(zip(images, heights, pairs, strict=True)):
+        x, y = _MARGIN + i % columns * across, _MARGIN + i // columns * down
+        size = (width, height)
+        sheet.paste(image.resize(size, Image.Resampling.LANCZOS), (x, y))
         if painted is not None:
             small = _as_image(painted).resize(size, Image.Resampling.NEAREST)
             sheet.paste(small, (x + width + 4, y))
         if captions:
-            text = _shorten(captions[i], cell[0])
-            draw.text((x, y + size[1] + 15), text, _INK, _font(13), anchor="lm")
+            text = _shorten(captions[i], cell)
+            draw.text((x, y + height + 15), text, _INK, _font(13), anchor="lm")
     return sheet
 
 
-def write_image(path: str | Path, picture: Picture | Image.Image) -> None:
+def write_image(path: str | Path, image: Picture | Image.Image) -> None:
     """Write a PNG, JPEG or WebP file by the path's suffix, complete or not at all.
 
     Missing folders are made.
     """
     path = Path(path)
-    if path.suffix.lower() not in _WRITERS:
+    kind = _FORMATS.get(path.suffix.lower())
+    if kind is None:
         raise ValueError(
-            f'cannot write "{path}": "{path.suffix}" is no known kind of image. '
-            f"Use one of {', '.join(_WRITERS)}"
+            f'cannot write "{path}": "{path.suffix}" is not a known kind of image. '
+            f"Use one of {', '.join(_FORMATS)}"
         )
-    kind, options = _WRITERS[path.suffix.lower()]
-    image, memory = _as_image(picture), BytesIO()
+    image, memory = _as_image(image), BytesIO()
     if kind == "JPEG" and image.mode not in ("L", "RGB"):
         image = image.convert("RGB")
-    image.save(memory, kind, **options)
+    image.save(memory, kind, quality=92)  # PNG, which loses nothing, takes no notice
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, memory.getbuffer())
 
@@ -166,16 +143,17 @@ def mask_image(labels: NDArray[np.integer], class_set: ClassSet) -> Image.Image:
             f"cannot make a mask of labels from {labels.min()} to {labels.max()}: "
             f"a palette holds 0 to 255"
         )
-    palette = np.zeros((256, 3), np.uint8)
-    colours = np.array(class_set.colours, np.uint8)[:256]
-    palette[: len(colours)] = colours
-    mask = Image.fromarray(np.ascontiguousarray(labels, np.uint8))
-    mask.putpalette(palette.tobytes())
+    mask = _as_image(np.ascontiguousarray(labels, np.uint8))
+    palette = np.array(class_set.colours, np.uint8)[:256].tobytes()
+    mask.putpalette(palette.ljust(3 * 256, b"\0"))
     return mask
 
 
-def _as_image(picture: Picture | Image.Image) -> Image.Image:
-    return picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
+def _as_image(image: Picture | Image.Image) -> Image.Image:
+    width, height = image.size if isinstance(image, Image.Image) else image.shape[1::-1]
+    if not width * height:
+        raise ValueError(f"an image of {width}x{height} was given: it has no pixels")
+    return image if isinstance(image, Image.Image) else Image.fromarray(image)
 
 
 @cache
@@ -184,10 +162,8 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def _entry_width(names: Sequence[str], texts: Sequence[str]) -> int:
-    font = _font(14)
-    widest = max((font.getlength(name) for name in names), default=0)
-    share = max((font.getlength(text) for text in texts), default=0)
-    return int(_SWATCH + 8 + widest + (14 + share if share else 0)) + 1
+    name, text = (max(map(_font(14).getlength, column), default=0) for column in (names, texts))
+    return int(_SWATCH + 8 + name + 14 + text) + 1
 
 
 def _shorten(text: str, width: int) -> str:

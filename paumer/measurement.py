@@ -1,6 +1,7 @@
 """What was measured of a mode, as one line of JSON; and which modes no other one beats."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -99,6 +100,24 @@ def read_measurements(path: Path) -> list[Measurement]:
             found.append(Measurement.from_json(json.loads(line)))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f'cannot read line {number} of "{file}": {error}') from error
+    return found
+
+
+def timed(
+    measurements: Sequence[Measurement], source: str | Path = "the sweep"
+) -> list[Measurement]:
+    """Those with a speed, which the unpaused one must have; a warning names the others.
+
+    By threshold the cost depends on the image, so a sweep knows no speed of such a mode.
+    """
+    found = [item for item in measurements if item.images_per_second is not None]
+    others = [item.mode for item in measurements if item.images_per_second is None]
+    if not found or UNPAUSED in others:
+        lack = f'no speed of "{UNPAUSED}"' if found else "no speeds"
+        raise ValueError(f'"{source}" has {lack}: sweep it again with --speed predict')
+    if others:
+        names = ", ".join(map(str, others))
+        logging.getLogger("paumer").warning("%s has no speed of: %s (left out)", source, names)
     return found
 
 

@@ -6,13 +6,13 @@ the command line, in files, in keys, over HTTP and in tables alike.
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote, unquote
 
-from paumer.pause_config import NO_PAUSE, PAPER_CONFIGS, PauseConfig
+from paumer.pause_config import NO_PAUSE, PAPER_CONFIGS, PauseConfig, whole
 
 CRITERIA = ("entropy", "neighbours")
 """Criteria that need nothing but the auxiliary head's logits."""
@@ -28,15 +28,6 @@ _LONGEST_SLUG = 120  # File names may have 255 bytes, of which others need some.
 _HINT = 'write STAGES [exit] [by=NAME] [protect=a+b] [size=288], such as "3:0.4,9:0.9 exit"'
 
 
-def check_criterion(name: str) -> None:
-    """Raise unless there is a criterion of that name."""
-    if name in REMOVED_CRITERIA:
-        raise ValueError(f'the criterion "{name}" was removed in 0.2: it gained nothing')
-    if name not in (*CRITERIA, *STUDY_CRITERIA):
-        known = ", ".join((*CRITERIA, *STUDY_CRITERIA))
-        raise ValueError(f'no criterion "{name}": choose one of {known}')
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
     """How an image runs.
@@ -44,7 +35,7 @@ class Mode:
     ``criterion`` names what scores the patches, ``early_exit`` lets paused ones take the auxiliary
     head's label, patches that look like a class in ``protect`` pause after all others, and ``size``
     is the length to which the image's shorter side is scaled (None: as the model was trained).
-    Equal modes are equal values: where nothing pauses, nobody has to be chosen and nobody exits.
+    Equal modes are equal values: where nothing pauses, only the size is left.
     """
 
     pause: PauseConfig = NO_PAUSE
@@ -56,16 +47,27 @@ class Mode:
     def __post_init__(self) -> None:
         if not isinstance(self.pause, PauseConfig):
             raise TypeError(f"{self.pause!r} is not a PauseConfig: Mode.parse reads texts")
-        check_criterion(self.criterion)
-        if self.size is not None and not 1 <= self.size <= LARGEST_SIDE:
-            raise ValueError(f"size is {self.size}: give a side from 1 to {LARGEST_SIDE}")
-        if isinstance(self.protect, str) or "" in self.protect:
+        if self.criterion in REMOVED_CRITERIA:
+            raise ValueError(
+                f'the criterion "{self.criterion}" was removed in 0.2: it gained nothing'
+            )
+        if self.criterion not in (*CRITERIA, *STUDY_CRITERIA):
+            known = ", ".join((*CRITERIA, *STUDY_CRITERIA))
+            raise ValueError(f'no criterion "{self.criterion}": choose one of {known}')
+        if self.early_exit not in (True, False):
+            raise TypeError(f"early_exit is {self.early_exit!r}: give True or False")
+        size = None if self.size is None else whole("size", self.size)
+        if size is not None and not 1 <= size <= LARGEST_SIDE:
+            raise ValueError(f"size is {size}: give a side from 1 to {LARGEST_SIDE}")
+        names = self.protect
+        listed = isinstance(names, Collection) and not isinstance(names, str)
+        if not (listed and all(name and isinstance(name, str) for name in names)):
             raise ValueError(f"protect is {self.protect!r}: give a list of class names")
-        object.__setattr__(self, "protect", tuple(sorted(set(self.protect))))
-        if not self.pause:
-            object.__setattr__(self, "criterion", "entropy")
-            object.__setattr__(self, "early_exit", False)
-            object.__setattr__(self, "protect", ())
+        pauses = bool(self.pause)
+        object.__setattr__(self, "criterion", self.criterion if pauses else "entropy")
+        object.__setattr__(self, "early_exit", pauses and bool(self.early_exit))
+        object.__setattr__(self, "protect", tuple(sorted(set(names))) if pauses else ())
+        object.__setattr__(self, "size", size)
 
     def __str__(self) -> str:
         parts = [str(self.pause)]
@@ -98,28 +100,25 @@ class Mode:
         """The mode spelled by ``text``, such as ``3:0.4,9:0.9 exit by=neighbours``."""
         # Stages may be written with blanks, as in "3:0.2, 5:0.4".
         stages, *words = re.sub(r"\s*([,:<])\s*", r"\1", text).split() or ["none"]
-        pause = PauseConfig.parse(stages)
-        criterion, early_exit, size = "entropy", False, None
-        protect: tuple[str, ...] = ()
-        seen = set()
+        settings: dict[str, Any] = {"pause": PauseConfig.parse(stages)}
+        value: object
         for word in words:
-            name, mark, value = word.partition("=")
-            if name in seen or bool(mark) == (name == "exit"):
-                raise ValueError(_unreadable(word, text, "is given twice" if name in seen else ""))
-            seen.add(name)
-            if name == "exit":
-                early_exit = True
-            elif name == "by":
-                criterion = value
-            elif name == "protect":
-                protect = tuple(unquote(part) for part in value.split("+"))
-            elif name == "size" and re.fullmatch(r"\d{1,9}", value):
-                size = int(value)
-            else:
-                raise ValueError(_unreadable(word, text))
-        return cls(
-            pause=pause, criterion=criterion, early_exit=early_exit, protect=protect, size=size
-        )
+            unreadable = f'cannot read "{word}" in mode "{text}"'
+            match word.partition("="):
+                case "exit", "", _:
+                    name, value = "early_exit", True
+                case "by", "=", criterion:
+                    name, value = "criterion", criterion
+                case "protect", "=", classes:
+                    name, value = "protect", tuple(unquote(part) for part in classes.split("+"))
+                case "size", "=", side if re.fullmatch(r"\d{1,9}", side):
+                    name, value = "size", int(side)
+                case _:
+                    raise ValueError(f"{unreadable}: {_HINT}")
+            if name in settings:
+                raise ValueError(f"{unreadable}: it is given twice: {_HINT}")
+            settings[name] = value
+        return cls(**settings)
 
 
 UNPAUSED = Mode()
@@ -127,17 +126,6 @@ UNPAUSED = Mode()
 
 ModeLike = Mode | PauseConfig | str
 """What stands for a mode: itself, a pause configuration, or a text."""
-
-
-def as_mode(given: ModeLike) -> Mode:
-    """The mode that is meant."""
-    if isinstance(given, Mode):
-        return given
-    if isinstance(given, PauseConfig):
-        return Mode(pause=given)
-    if isinstance(given, str):
-        return Mode.parse(given)
-    raise TypeError(f'{given!r} is not a mode: give a Mode or its text, such as "3:0.4 exit"')
 
 
 def parse_modes(
@@ -162,25 +150,31 @@ def parse_modes(
     return tuple(dict.fromkeys(modes))
 
 
-def read_mode(given: ModeLike, points: Mapping[str, Mode]) -> Mode:
-    """The mode that is meant where operating points may be named."""
-    if isinstance(given, str) and given in points:
+def read_mode(given: ModeLike, points: Mapping[str, Mode] | None = None) -> Mode:
+    """The mode that is meant, in a text also by the name of one of the operating points."""
+    if isinstance(given, Mode):
+        return given
+    if isinstance(given, PauseConfig):
+        return Mode(pause=given)
+    if not isinstance(given, str):
+        raise TypeError(f'{given!r} is not a mode: give a Mode or its text, such as "3:0.4 exit"')
+    if points and given in points:
         return points[given]
     try:
-        return as_mode(given)
+        return Mode.parse(given)
     except ValueError as error:
-        if isinstance(given, str) and ":" in given:
-            raise
+        if points is None or ":" in given or given.split()[0] == "none":
+            raise  # It cannot be meant as a name.
         known = ", ".join(points) or "none"
         raise ValueError(f"{error}; operating points of this model: {known}") from None
 
 
 def by_size(modes: Sequence[Mode]) -> dict[int | None, list[int]]:
-    """The places of the modes of each size: they see the same input."""
-    found: dict[int | None, list[int]] = {}
-    for place, mode in enumerate(modes):
-        found.setdefault(mode.size, []).append(place)
-    return found
+    """The indices of the modes of each size: they see the same input."""
+    indices: dict[int | None, list[int]] = {}
+    for index, mode in enumerate(modes):
+        indices.setdefault(mode.size, []).append(index)
+    return indices
 
 
 def check_runnable(mode: Mode) -> None:
@@ -190,7 +184,3 @@ def check_runnable(mode: Mode) -> None:
             f'by={mode.criterion} is for evaluate and sweep alone ("{mode}"): '
             f"choose one of {', '.join(CRITERIA)}"
         )
-
-
-def _unreadable(word: str, text: str, why: str = "") -> str:
-    return f'cannot read "{word}" in mode "{text}"{f": it {why}" if why else ""}: {_HINT}'

@@ -1,16 +1,17 @@
-"""After which block, what share: the pause configuration, one value spelled the same everywhere."""
+"""After which block, what ratio: the pause configuration, one value spelled the same everywhere."""
 
 import math
 import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Pause by score instead of by share: every patch that scores below ``below``.
+    """Pause by score instead of by ratio: every patch that scores below ``below``.
 
     Spelled ``3:<0.35``. How many patches pause then depends on the image.
     """
@@ -31,14 +32,14 @@ class Threshold:
 Amount = float | Threshold
 
 DEFAULT_RANGES: Mapping[int, tuple[float, float]] = dict.fromkeys(range(3, 10), (0.2, 0.8))
-"""The paper's training ranges (section 4): a share of U[0.2, 0.8] after one of blocks 3 to 9."""
+"""The paper's training ranges (section 4): a ratio of U[0.2, 0.8] after one of blocks 3 to 9."""
 
 
 @dataclass(frozen=True, slots=True)
 class PauseConfig:
     """Pauses in the order they happen: ``((3, 0.2), (5, 0.4))`` is spelled ``3:0.2,5:0.4``.
 
-    Each stage is a block, counted from 1, and the share of the still active patches that pause
+    Each stage is a block, counted from 1, and the ratio of the still active patches that pause
     after it. No stage at all is spelled ``none``. The text is also the JSON form.
     """
 
@@ -46,12 +47,12 @@ class PauseConfig:
 
     def __post_init__(self) -> None:
         stages = tuple(
-            (block, amount if isinstance(amount, Threshold) else float(amount) + 0.0)
-            for block, amount in self.stages
+            (whole("block", block), a if isinstance(a, Threshold) else float(a) + 0.0)
+            for block, a in self.stages
         )
         object.__setattr__(self, "stages", stages)
         previous = 0
-        for block, amount in self.stages:
+        for block, amount in stages:
             part = f"{block}:{amount}"
             if block < 1:
                 raise ValueError(
@@ -64,8 +65,8 @@ class PauseConfig:
                 )
             if not isinstance(amount, Threshold) and not 0 <= amount < 1:
                 raise ValueError(
-                    f'share {amount} of "{part}" is out of range: '
-                    f"a share is at least 0 and below 1, such as 0.4"
+                    f'ratio {amount} of "{part}" is out of range: '
+                    f"a ratio is at least 0 and below 1, such as 0.4"
                 )
             previous = block
 
@@ -95,14 +96,14 @@ class PauseConfig:
         ranges: Mapping[int, tuple[float, float]] = DEFAULT_RANGES,
         most: int = 1,
     ) -> Self:
-        """One block and one share at random (section 3.2), the same for the same seed and step.
+        """One block and one ratio at random (section 3.2), the same for the same seed and step.
 
-        ``ranges`` gives each block that may be drawn its range of shares; up to ``most`` blocks
+        ``ranges`` gives each block that may be drawn its range of ratios; up to ``most`` blocks
         are drawn. Nothing but the arguments decides, so every process and every resumed run draws
         alike.
         """
         if not ranges:
-            raise ValueError("no block to draw from: give at least one block its range of shares")
+            raise ValueError("no block to draw from: give at least one block its range of ratios")
         if not 1 <= most <= len(ranges):
             raise ValueError(f"cannot draw up to {most} of {len(ranges)} blocks: give at least 1")
         rng = random.Random(f"pause {seed} {step}")
@@ -114,24 +115,35 @@ class PauseConfig:
 
     def check(self, depth: int, early_exit: bool = False) -> None:
         """Raise unless a backbone of ``depth`` blocks can pause like this."""
-        for block in self.blocks:
-            if block > depth:
-                raise ValueError(
-                    f"cannot pause after block {block}: this backbone has {depth} blocks "
-                    f'(pause configuration "{self}")'
-                )
-            if block == depth and not early_exit:
-                raise ValueError(
-                    f"pausing after block {block}, the last one, spares nothing without early exit "
-                    f'(pause configuration "{self}")'
-                )
+        last = self.blocks[-1] if self else 0
+        if last > depth:
+            raise ValueError(
+                f"cannot pause after block {last}: this backbone has {depth} blocks "
+                f'(pause configuration "{self}")'
+            )
+        if last == depth and not early_exit:
+            raise ValueError(
+                f"pausing after block {last}, the last one, spares nothing without early exit "
+                f'(pause configuration "{self}")'
+            )
+
+
+NO_PAUSE = PauseConfig()
+"""No patch pauses."""
+
+
+def whole(name: str, value: object) -> int:
+    """The whole number, numpy's too, as an int; anything else is refused by its ``name``."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} is {value!r}: give a whole number")
+    return int(value)
 
 
 def parse_ranges(text: str) -> dict[int, tuple[float, float]]:
-    """Ranges of shares for blocks, from text such as ``3-9:0.2-0.8`` or ``3:0-0.9,5:0.2-0.6``."""
-    ranges: dict[int, tuple[float, float]] = {}
+    """Ranges of ratios for blocks, from text such as ``3-9:0.2-0.8`` or ``3:0-0.9,5:0.2-0.6``."""
+    number, ranges = r"(\d+\.?\d*|\.\d+)", dict[int, tuple[float, float]]()
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*:\s*([.\d]+)-([.\d]+)\s*", part)
+        match = re.fullmatch(rf"\s*(\d{{1,4}})(?:-(\d{{1,4}}))?\s*:\s*{number}-{number}\s*", part)
         if match is None:
             raise ValueError(
                 f'cannot read "{part}" in ranges "{text}": write block:least-most or '
@@ -139,7 +151,7 @@ def parse_ranges(text: str) -> dict[int, tuple[float, float]]:
             )
         least, most = float(match[3]), float(match[4])
         if not 0 <= least <= most < 1:
-            raise ValueError(f'shares of "{part}" must rise from 0 or more to less than 1')
+            raise ValueError(f'ratios of "{part}" must rise from 0 or more to less than 1')
         blocks = range(int(match[1]), int(match[2] or match[1]) + 1)
         if not blocks or blocks[0] < 1:
             raise ValueError(f'"{part}" names no blocks: they count from 1, the lower one first')
@@ -156,7 +168,7 @@ def _parse_stage(part: str, text: str) -> tuple[int, Amount]:
     except ValueError:
         raise ValueError(
             f'cannot read "{part}" in pause configuration "{text}": '
-            f'write block:share, such as 3:0.4, several joined by commas, or "none"'
+            f'write block:ratio, such as 3:0.4, several joined by commas, or "none"'
         ) from None
     return block, Threshold(number) if below else number
 
@@ -169,19 +181,9 @@ def _number(amount: Amount) -> str:
     return short if float(short) == amount else repr(amount)
 
 
-def _paper_configs() -> tuple[PauseConfig, ...]:
-    once = [((3, share),) for share in (0.2, 0.4, 0.6)]
-    once += [((5, share),) for share in (0.2, 0.4, 0.6, 0.8)]
-    often = [
-        tuple((block, share) for block in blocks)
-        for blocks in ((3, 5), (3, 5, 7))
-        for share in (0.2, 0.3, 0.4)
-    ]
-    return tuple(PauseConfig(stages) for stages in [*once, *often])
-
-
-NO_PAUSE = PauseConfig()
-"""No patch pauses."""
-
-PAPER_CONFIGS = _paper_configs()
+_PAPER = """
+3:0.2 3:0.4 3:0.6  5:0.2 5:0.4 5:0.6 5:0.8  3:0.2,5:0.2 3:0.3,5:0.3 3:0.4,5:0.4
+3:0.2,5:0.2,7:0.2 3:0.3,5:0.3,7:0.3 3:0.4,5:0.4,7:0.4
+"""
+PAPER_CONFIGS = tuple(map(PauseConfig.parse, _PAPER.split()))
 """The 13 configurations of the paper's table, in its order."""

@@ -11,17 +11,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from paumer.pause_config import Amount, Threshold
+from paumer.pause_config import Amount, PauseConfig, Threshold
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One pause: what stood before it, who continued and why.
+    """One pause: the tokens before it, which patches continued, and why.
 
-    ``places`` counts patches over the whole batch: image * patches per image + patch, in
-    reading order. ``kept`` points into ``places``, ``rows`` into the images' tokens laid end to
-    end. A batch pausing by threshold has a stage for every group of images of which equally many
-    patches continued.
+    ``patch_index`` counts patches over the whole batch: image * patches per image + patch, in
+    reading order. ``kept`` points into ``patch_index``, ``rows`` into the images' tokens laid end
+    to end. A batch pausing by threshold has a stage for every group of images of which equally
+    many patches continued.
     """
 
     block: int
@@ -33,9 +33,19 @@ class Stage:
     rows: Int[Tensor, " r"]
 
 
-def keep_count(n: int, share: float) -> int:
-    """How many of ``n`` patches continue when a share of them pauses: at least one."""
-    return max(1, n - int(share * n))
+def keep_count(n: int, ratio: float) -> int:
+    """How many of ``n`` patches continue when a ratio of them pauses: at least one."""
+    return max(1, n - int(ratio * n))
+
+
+def keep_counts(n: int, config: PauseConfig) -> dict[int, int]:
+    """How many of ``n`` patches continue after each block of a configuration by ratios."""
+    counts = {}
+    for block, amount in config.stages:
+        if isinstance(amount, Threshold):
+            raise ValueError(f'the cost of "{config}" depends on the image: give ratios')
+        n = counts[block] = keep_count(n, amount)
+    return counts
 
 
 def group_by_count(
@@ -43,7 +53,7 @@ def group_by_count(
 ) -> list[tuple[Int[Tensor, " g"] | None, int]]:
     """The images that can run together, and how many patches of each continue.
 
-    By share that is the whole batch (``None``). By threshold every image pauses what scores
+    By ratio that is the whole batch (``None``). By threshold every image pauses what scores
     below it, and images whose counts agree form a group. A whole number is the count itself.
     """
     if isinstance(amount, int | torch.SymInt):

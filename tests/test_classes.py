@@ -90,3 +90,8 @@ def test_a_class_set_needs_a_colour_per_name_and_an_ignore_label_of_its_own():
         ClassSet(("a", "b"), ((1, 1, 1),))
     with pytest.raises(ValueError, match="ignore label 1 is also the class 'b'"):
         ClassSet(("a", "b"), ((1, 1, 1), (2, 2, 2)), ignore=1)
+
+
+def test_equal_names_are_refused_with_the_name():
+    with pytest.raises(ValueError, match='two classes are called "b"'):
+        ClassSet(("a", "b", "c", "b"), distinct_colours(4))

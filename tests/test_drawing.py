@@ -67,20 +67,21 @@ class TestLayout:
         with pytest.raises(ValueError, match="alpha 2"):
             drawing.overlay(a, b, 2.0)
 
-    def test_legend_shows_every_colour(self):
-        for columns in (1, 3, 50):
-            key = np.asarray(drawing.legend(CAMVID.names, CAMVID.colours, [1 / 11] * 11, columns))
-            for colour in CAMVID.colours:
-                assert (key == colour).all(2).sum() > 100
+    @pytest.mark.parametrize("width", [10, 500, 5000])
+    def test_legend_shows_every_colour(self, width):
+        black = np.zeros((10, width, 3), np.uint8)
+        sheet = drawing.with_legend(black, CAMVID.names, CAMVID.colours, [1 / 11] * 11)
+        for colour in CAMVID.colours:
+            assert (np.asarray(sheet) == colour).all(2).sum() > 100
         with pytest.raises(ValueError, match="2 names, 1 colours"):
-            drawing.legend(["a", "b"], [(1, 2, 3)])
+            drawing.with_legend(black, ["a", "b"], [(1, 2, 3)], [0.5, 0.5])
 
     def test_with_legend_keeps_the_image(self):
-        image = noise(60, 400)
-        sheet = np.asarray(drawing.with_legend(image, CAMVID.names, CAMVID.colours))
+        image, shares = noise(60, 400), [1.0] + [0.0] * 10
+        sheet = np.asarray(drawing.with_legend(image, CAMVID.names, CAMVID.colours, shares))
         assert sheet.shape[1] == 440
         np.testing.assert_array_equal(sheet[20:80, 20:420], image)
-        narrow = drawing.with_legend(noise(10, 10), ["a rather long class name"], [(1, 2, 3)])
+        narrow = drawing.with_legend(noise(10, 10), ["a rather long class name"], [(1, 2, 3)], [1])
         assert narrow.width > 150
 
     def test_contact_sheet_places_images_and_labels(self):
@@ -97,3 +98,27 @@ class TestLayout:
             drawing.contact_sheet([])
         with pytest.raises(ValueError, match="1 captions for 5"):
             drawing.contact_sheet(pairs, captions=["one"])
+
+
+@pytest.mark.parametrize("size", [(0, 5), (5, 0), (0, 0)])
+class TestNoPixels:
+    def test_nothing_is_written(self, tmp_path, size):
+        match = f"an image of {size[1]}x{size[0]}.*has no pixels"
+        for suffix in ("png", "jpg", "webp"):
+            with pytest.raises(ValueError, match=match):
+                drawing.write_image(tmp_path / f"a.{suffix}", noise(*size))
+        with pytest.raises(ValueError, match=match):
+            drawing.write_image(tmp_path / "a.png", Image.new("RGB", size[::-1]))
+        with pytest.raises(ValueError, match=match):
+            drawing.write_mask(tmp_path / "a.png", np.zeros(size, np.uint8), CAMVID)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_nothing_is_drawn(self, size):
+        match = f"an image of {size[1]}x{size[0]}.*has no pixels"
+        with pytest.raises(ValueError, match=match):
+            drawing.with_legend(noise(*size), ["a"], [(1, 2, 3)], [1.0])
+        for pair in ((noise(*size), None), (noise(), noise(*size))):
+            with pytest.raises(ValueError, match=match):
+                drawing.contact_sheet([pair])
+        with pytest.raises(ValueError, match=match):
+            drawing.mask_image(np.zeros(size, np.int64), CAMVID)

@@ -147,7 +147,7 @@ def test_choose_for_a_budget_names_nothing_that_misses_it(model, run_here, tmp_p
     def nothing(predictor, dataset, budget, *_, **__):
         assert budget == Budget(max_drop=2.0)
         near = Measurement(mode=Mode(), miou=0.5, images_per_second=1.0, speed_up=1.0)
-        return Tuned(near, False, {"fast": near}, (near,))
+        return Tuned(near, False, {"fast": near}, (near,), budget)
 
     monkeypatch.setattr("paumer.study.tuning.tune", nothing)
     shutil.copytree(model, tmp_path / "mine")

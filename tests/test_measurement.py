@@ -1,6 +1,7 @@
 """What was measured of a mode: one line of JSON, joined, compared, and the Pareto front."""
 
 import json
+import logging
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from paumer.measurement import (
     per_image,
     read_measurements,
     speed_of,
+    timed,
 )
 from paumer.mode import REMOVED_CRITERIA, UNPAUSED, Mode
 
@@ -167,3 +169,33 @@ def test_what_is_not_known_is_asked_for():
         miou_of(bare)
     with pytest.raises(ValueError, match="has no speed"):
         pareto_front([bare])
+
+
+class TestTimed:
+    def test_what_has_no_speed_is_left_out_with_a_warning(self, caplog):
+        items = [point("none", 10.0, 0.7), point("3:<0.4", None, 0.69), point("3:0.4", 15.0, 0.68)]
+        with caplog.at_level(logging.WARNING, "paumer"):
+            assert timed(items, "runs/a") == [items[0], items[2]]
+        assert [record.getMessage() for record in caplog.records] == [
+            "runs/a has no speed of: 3:<0.4 (left out)"
+        ]
+
+    def test_where_all_are_timed_nothing_is_left_out(self, caplog):
+        items = [point("3:0.4", 15.0, 0.68), point("none", 10.0, 0.7)]
+        assert timed(items) == items
+        assert timed(items[:1]) == items[:1]
+        assert not caplog.records
+
+    def test_without_any_speed_nothing_can_be_compared(self):
+        items = [point("none", None, 0.7), point("3:0.4", None, 0.69)]
+        for lacking in (items, items[1:], []):
+            with pytest.raises(ValueError) as raised:
+                timed(lacking, "runs/a")
+            assert str(raised.value) == (
+                '"runs/a" has no speeds: sweep it again with --speed predict'
+            )
+
+    def test_the_unpaused_model_needs_its_speed(self):
+        items = [point("none", None, 0.7), point("3:0.4", 15.0, 0.69)]
+        with pytest.raises(ValueError, match='has no speed of "none": sweep it again'):
+            timed(items)

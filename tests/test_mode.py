@@ -5,6 +5,7 @@ import pickle
 import re
 from dataclasses import FrozenInstanceError, replace
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -16,16 +17,14 @@ from paumer.mode import (
     STUDY_CRITERIA,
     UNPAUSED,
     Mode,
-    as_mode,
     by_size,
-    check_criterion,
     check_runnable,
     parse_modes,
     read_mode,
 )
 from paumer.pause_config import NO_PAUSE, PAPER_CONFIGS, PauseConfig, Threshold
 
-shares = st.floats(0, 1, exclude_max=True)
+ratios = st.floats(0, 1, exclude_max=True)
 thresholds = st.floats(allow_nan=False, allow_infinity=False).map(Threshold)
 reserved = st.text(" +=%:,<_-./\\\"'~\n\u00e4\u8def2B", min_size=1, max_size=6)
 names = (
@@ -39,7 +38,7 @@ names = (
 def modes(draw):
     blocks = draw(st.sets(st.integers(1, 40), max_size=4).map(sorted))
     return Mode(
-        pause=PauseConfig(tuple((block, draw(shares | thresholds)) for block in blocks)),
+        pause=PauseConfig(tuple((block, draw(ratios | thresholds)) for block in blocks)),
         criterion=draw(st.sampled_from((*CRITERIA, *STUDY_CRITERIA))),
         early_exit=draw(st.booleans()),
         protect=tuple(draw(st.lists(names, max_size=3))),
@@ -210,7 +209,7 @@ class TestErrors:
     @pytest.mark.parametrize("name", REMOVED_CRITERIA)
     def test_a_removed_criterion_is_refused_by_its_name(self, name):
         with pytest.raises(ValueError, match=f'the criterion "{name}" was removed in 0.2'):
-            check_criterion(name)
+            Mode(criterion=name)
         with pytest.raises(ValueError, match=f'the criterion "{name}" was removed in 0.2'):
             Mode.parse(f"3:0.4 by={name}")
 
@@ -218,13 +217,39 @@ class TestErrors:
         module = unchecked("paumer.mode")
         for wrong in (3, None, 0.4, ("3:0.4",), b"3:0.4"):
             with pytest.raises(TypeError, match=r"is not a mode: give a Mode or its text, such as"):
-                module.as_mode(wrong)
+                module.read_mode(wrong)
             with pytest.raises(TypeError, match="is not a mode"):
                 module.read_mode(wrong, {})
         with pytest.raises(TypeError, match=r"'3:0\.4' is not a PauseConfig: Mode\.parse"):
             module.Mode(pause="3:0.4")
         with pytest.raises(ValueError, match="protect is 'car': give a list of class names"):
             module.Mode(protect="car")
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("size", 288.0),
+            ("size", True),
+            ("size", "288"),
+            ("protect", None),
+            ("protect", ("car", 3)),
+            ("protect", 3),
+            ("early_exit", "no"),
+            ("early_exit", None),
+        ],
+    )
+    def test_a_value_of_another_type_is_refused_naming_the_field(self, unchecked, field, value):
+        module = unchecked("paumer.mode")
+        message = f"^{field} is {re.escape(repr(value))}: give "
+        with pytest.raises((TypeError, ValueError), match=message):
+            module.Mode(pause=module.PAPER_CONFIGS[0], **{field: value})
+
+    def test_numbers_and_truth_values_of_numpy_become_plain_ones(self, unchecked):
+        module = unchecked("paumer.mode")
+        given = {"size": np.int64(288), "early_exit": np.bool_(True), "protect": ["b", "a"]}
+        mode = module.Mode(pause=module.PAPER_CONFIGS[0], **given)
+        assert mode == module.Mode.parse("3:0.2 exit protect=a+b size=288")
+        assert (type(mode.size), type(mode.early_exit)) == (int, bool)
 
     @pytest.mark.parametrize("name", STUDY_CRITERIA)
     def test_what_only_a_study_knows_is_for_studies_alone(self, name):
@@ -247,9 +272,9 @@ POINTS = {"fast": Mode.parse("3:0.4 exit"), "small": Mode.parse("none size=144")
 class TestReading:
     @given(modes())
     def test_whatever_stands_for_a_mode_gives_it(self, mode):
-        assert as_mode(mode) is mode
-        assert as_mode(str(mode)) == mode
-        assert as_mode(mode.pause) == Mode(pause=mode.pause)
+        assert read_mode(mode) is mode
+        assert read_mode(str(mode)) == mode
+        assert read_mode(mode.pause) == Mode(pause=mode.pause)
 
     def test_operating_points_are_named(self):
         assert read_mode("fast", POINTS) == POINTS["fast"]
@@ -259,10 +284,13 @@ class TestReading:
             read_mode("slow", POINTS)
         with pytest.raises(ValueError, match=r"operating points of this model: none$"):
             read_mode("slow", {})
+        with pytest.raises(ValueError, match=r'cannot read "slow" .* or "none"$'):
+            read_mode("slow")
 
-    def test_a_mode_with_an_error_is_not_taken_for_a_name(self):
+    @pytest.mark.parametrize("text", ["3:1.4", "none size=70000", "none fast", " none exit=1"])
+    def test_a_mode_with_an_error_is_not_taken_for_a_name(self, text):
         with pytest.raises(ValueError) as raised:
-            read_mode("3:1.4", POINTS)
+            read_mode(text, POINTS)
         assert "operating points" not in str(raised.value)
 
     def test_paper_stands_for_the_thirteen_and_repeats_are_dropped(self):

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from dataclasses import FrozenInstanceError
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,16 +20,17 @@ from paumer.pause_config import (
     PAPER_CONFIGS,
     PauseConfig,
     Threshold,
+    parse_ranges,
 )
 
-shares = st.floats(0, 1, exclude_max=True)
+ratios = st.floats(0, 1, exclude_max=True)
 thresholds = st.floats(allow_nan=False, allow_infinity=False).map(Threshold)
 blocks = st.sets(st.integers(1, 40), max_size=6).map(sorted)
 
 
 @st.composite
 def configs(draw):
-    return PauseConfig(tuple((block, draw(shares | thresholds)) for block in draw(blocks)))
+    return PauseConfig(tuple((block, draw(ratios | thresholds)) for block in draw(blocks)))
 
 
 @given(configs())
@@ -130,10 +132,55 @@ def test_any_text_is_read_or_refused_in_words(text):
     assert '"' in said
 
 
-@pytest.mark.parametrize("share", [math.nan, math.inf, -math.inf, 1.0, -1e-9])
-def test_impossible_shares_are_refused(share):
+@pytest.mark.parametrize("ratio", [math.nan, math.inf, -math.inf, 1.0, -1e-9])
+def test_impossible_ratios_are_refused(ratio):
     with pytest.raises(ValueError, match="out of range"):
-        PauseConfig(((3, share),))
+        PauseConfig(((3, ratio),))
+
+
+@pytest.mark.parametrize("block", [3.0, 3.5, True, "3", None])
+def test_a_block_is_a_whole_number(unchecked, block):
+    with pytest.raises(TypeError, match=f"^block is {block!r}: give a whole number"):
+        unchecked("paumer.pause_config").PauseConfig(((block, 0.4),))
+
+
+def test_numbers_of_numpy_become_plain_ones(unchecked):
+    module = unchecked("paumer.pause_config")
+    config = module.PauseConfig(((np.int64(3), np.float32(0.5)),))
+    assert config == module.PauseConfig.parse("3:0.5")
+    assert [type(value) for value in config.stages[0]] == [int, float]
+
+
+@pytest.mark.parametrize(
+    ("text", "ranges"),
+    [
+        ("3:0-0.9,5:0.2-0.6", {3: (0, 0.9), 5: (0.2, 0.6)}),
+        ("3-9:0.2-0.8", DEFAULT_RANGES),
+        (" 2-3 : .1-.5 ", {2: (0.1, 0.5), 3: (0.1, 0.5)}),
+    ],
+)
+def test_ranges_are_read(text, ranges):
+    assert parse_ranges(text) == ranges
+
+
+@pytest.mark.parametrize("text", ["3:.-.", "3:0.1.2-0.5", "3:0.4", "x", "", "3-:0-0.5", "3:0.2-"])
+def test_ranges_that_cannot_be_read_are_refused_in_words(text):
+    with pytest.raises(ValueError, match=r"^cannot read .* in ranges .*: write block:least-most"):
+        parse_ranges(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("3:0.5-0.2", "ratios of .* must rise from 0 or more to less than 1"),
+        ("3:0.5-1", "ratios of"),
+        ("5-3:0-0.5", "names no blocks"),
+        ("0:0-0.5", "names no blocks"),
+    ],
+)
+def test_ranges_that_cannot_be_are_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_ranges(text)
 
 
 @pytest.mark.parametrize("below", [math.nan, math.inf, -math.inf])
@@ -182,17 +229,17 @@ def test_the_papers_thirteen_are_in_its_order():
 @given(
     st.integers(),
     st.integers(0, 10**9),
-    st.dictionaries(st.integers(1, 24), st.tuples(shares, shares).map(sorted).map(tuple)),
+    st.dictionaries(st.integers(1, 24), st.tuples(ratios, ratios).map(sorted).map(tuple)),
 )
-def test_a_draw_is_one_block_of_the_ranges_with_a_share_in_its_range(seed, step, ranges):
+def test_a_draw_is_one_block_of_the_ranges_with_a_ratio_in_its_range(seed, step, ranges):
     if not ranges:
         with pytest.raises(ValueError, match="no block to draw from"):
             PauseConfig.draw(seed, step, ranges)
         return
-    ((block, share),) = PauseConfig.draw(seed, step, ranges).stages
+    ((block, ratio),) = PauseConfig.draw(seed, step, ranges).stages
     low, high = ranges[block]
-    assert low <= share <= high
-    assert PauseConfig.draw(seed, step, dict(reversed(ranges.items()))).stages == ((block, share),)
+    assert low <= ratio <= high
+    assert PauseConfig.draw(seed, step, dict(reversed(ranges.items()))).stages == ((block, ratio),)
 
 
 def test_several_blocks_can_be_drawn():
@@ -201,18 +248,18 @@ def test_several_blocks_can_be_drawn():
     assert {count: 150 < counts.count(count) < 250 for count in (1, 2, 3)} == dict.fromkeys(
         (1, 2, 3), True
     )
-    assert all(0.2 <= share <= 0.8 for config in drawn for _, share in config.stages)
+    assert all(0.2 <= ratio <= 0.8 for config in drawn for _, ratio in config.stages)
     assert drawn[5] == PauseConfig.draw(3, 5, most=3)
     with pytest.raises(ValueError, match="up to 8 of 7 blocks"):
         PauseConfig.draw(3, 5, most=8)
 
 
-def test_draws_are_roughly_uniform_over_blocks_and_shares():
+def test_draws_are_roughly_uniform_over_blocks_and_ratios():
     drawn = [PauseConfig.draw(7, step).stages[0] for step in range(7000)]
     counts = Counter(block for block, _ in drawn)
     assert set(counts) == set(DEFAULT_RANGES) == set(range(3, 10))
     assert all(abs(count - 1000) < 150 for count in counts.values())
-    tenths = Counter(int((share - 0.2) / 0.06) for _, share in drawn)
+    tenths = Counter(int((ratio - 0.2) / 0.06) for _, ratio in drawn)
     assert all(abs(tenths[tenth] - 700) < 120 for tenth in range(10))
 
 

@@ -1,6 +1,7 @@
 """The front door: these names and no others, and nothing happens on import."""
 
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,9 +22,17 @@ NAMES = [
     "Segmentation",
     "Stage",
     "Threshold",
+    "DEFAULT_MODEL",
     "__version__",
+    "bench",
     "build_model",
+    "evaluate",
+    "export",
     "load",
+    "resume",
+    "sweep",
+    "train",
+    "tune",
 ]
 
 
@@ -57,6 +66,28 @@ def test_each_public_method_says_what_it_does(name):
     methods = {k: v for k, v in own.items() if callable(v) or isinstance(v, property)}
     assert methods or name == "Inference"
     assert [key for key, value in methods.items() if not inspect.getdoc(value)] == []
+
+
+def public_signatures():
+    """Every public function, and every public method of a public class."""
+    for name in NAMES:
+        thing = getattr(paumer, name)
+        if inspect.isfunction(thing):
+            yield name, thing
+        elif inspect.isclass(thing):
+            for key, value in vars(thing).items():
+                function = getattr(value, "__func__", getattr(value, "fget", value))
+                if inspect.isfunction(function) and (key == "__init__" or key[0] != "_"):
+                    yield f"{name}.{key}", function
+
+
+@pytest.mark.parametrize(("name", "function"), list(public_signatures()))
+def test_signatures_complete_in_an_editor(name, function):
+    parameters = inspect.signature(function).parameters.values()
+    texts = [str(p.annotation) for p in parameters if p.name not in ("self", "cls")]
+    assert "<class 'inspect._empty'>" not in texts
+    assert not any(re.search(r"\bAny\b", text) for text in texts)
+    assert not any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -1,23 +1,17 @@
 """What all commands print with and write with."""
 
-import csv
-import io
-import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
-
-from paumer.disk import replace_file
 
 if TYPE_CHECKING:
     from paumer.cli.options import TilingOptions
@@ -62,29 +56,23 @@ def tiling(options: "TilingOptions") -> "Inference":
     return Inference(**{name: getattr(options, name) for name in names})
 
 
-def pick_device(name: str) -> str:
-    """The device of that name; ``auto`` takes a GPU where there is one."""
-    import torch
+def set_threads(threads: int | None) -> None:
+    """Let torch use so many CPU threads; None leaves it as it is."""
+    if threads is not None:
+        import torch
 
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f'cannot use device "{name}": {reason}') from error
-    return name
+        torch.set_num_threads(at_least_one(threads, "threads"))
 
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on the error stream: call what it gives with done and total."""
-    with named_progress() as update:
+    with step_progress() as update:
         yield lambda done, total: update(title, done, total)
 
 
 @contextmanager
-def named_progress() -> Iterator[Callable[[str, int, int], None]]:
+def step_progress() -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar for work of several parts: call it with the part's name, done and total."""
     with _bar() as bar:
         task = bar.add_task("", total=None)
@@ -136,29 +124,3 @@ def new_table(*titles: str) -> Table:
     for number, title in enumerate(titles):
         table.add_column(title, justify="right" if number else "left")
     return table
-
-
-def write_json(path: Path, values: object) -> None:
-    """Write values as readable JSON."""
-    _write(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
-
-
-def write_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
-    """Write one JSON object to a line."""
-    _write(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
-
-
-def write_csv(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
-    """Write rows as CSV; the first row that has a value names its column."""
-    rows = list(rows)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    content = io.StringIO(newline="")
-    writer = csv.DictWriter(content, names)
-    writer.writeheader()
-    writer.writerows(rows)
-    _write(path, content.getvalue())
-
-
-def _write(path: Path, content: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, content.encode())

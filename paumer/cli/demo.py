@@ -4,17 +4,12 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paumer.cli.console import (
-    at_least_one,
-    console,
-    new_table,
-    progress_bar,
-    say,
-    write_csv,
-)
+from paumer.cli.console import progress_bar, say, set_threads
+from paumer.cli.measure import MEASUREMENT_TITLES, measurement_cells, print_measurements
 from paumer.cli.options import DemoOptions
 from paumer.disk import replace_file
 from paumer.mode import Mode
+from paumer.tables import write_csv
 
 if TYPE_CHECKING:
     from paumer.data.samples import Dataset
@@ -27,19 +22,15 @@ DIALS = ("3:0.2", "3:0.4", "3:0.4,5:0.4", "3:0.4,5:0.4,7:0.4", "3:0.6,5:0.6")
 
 def demo(options: DemoOptions = DemoOptions()) -> None:  # noqa: B008
     """Segment held-out images at several speeds: a trade-off plot, pause images, a report."""
-    import numpy as np
-    import torch
-
     from paumer.api import load
     from paumer.data.datasets import open_dataset
+    from paumer.data.samples import spread
     from paumer.study.paper_figures import draw_tradeoff
 
-    if options.threads is not None:
-        torch.set_num_threads(at_least_one(options.threads, "threads"))
+    set_threads(options.threads)
     predictor = load(options.model)
     dataset = open_dataset(options.data, "test")
-    count = min(len(dataset), at_least_one(options.limit, "limit"))
-    indices = np.linspace(0, len(dataset) - 1, count).round().astype(int).tolist()
+    indices = spread(len(dataset), options.limit)
     shown = _modes(predictor, "none", *predictor.points)
     depth = predictor.network.backbone.depth
     dials = [text for text in DIALS if Mode.parse(text).pause.blocks[-1] < depth]
@@ -55,10 +46,11 @@ def demo(options: DemoOptions = DemoOptions()) -> None:  # noqa: B008
     write_csv(options.out / "demo.csv", [{"point": n, **m.to_json()} for n, m in found.items()])
     some = indices[:: max(1, len(indices) // 3)][:3]
     images = _draw_images(predictor, dataset, some, shown, options.out)
-    title = f"{options.model} on {count} held-out images of {dataset.name}"
+    title = f"{options.model} on {len(indices)} held-out images of {dataset.name}"
     report = options.out / "report.html"
     replace_file(report, _page(title, found, images).encode())
-    _print(title, found)
+    say(title)
+    print_measurements(list(found.values()), names=list(found))
     say(f"open {report}")
 
 
@@ -114,37 +106,13 @@ def _draw_images(
     return written
 
 
-def _print(title: str, found: "dict[str, Measurement]") -> None:
-    say(title)
-    table = new_table(*_TITLES)
-    for row in _cells(found):
-        table.add_row(*row)
-    console.print(table)
-
-
-_TITLES = ("point", "mode", "mIoU, %", "images/s", "speed-up", "MACs")
-
-
-def _cells(found: "dict[str, Measurement]") -> list[tuple[str, ...]]:
-    return [
-        (
-            name,
-            str(item.mode),
-            f"{100 * (item.miou or 0):.2f}",
-            f"{item.images_per_second:.2f}",
-            f"{item.speed_up:.2f}x",
-            f"{item.mac_ratio:.2f}x" if item.mac_ratio else "",
-        )
-        for name, item in found.items()
-    ]
-
-
 def _page(title: str, found: "dict[str, Measurement]", images: list[tuple[str, Path]]) -> str:
     """The report: a table, the plot, the images."""
     first = next(iter(found.values()))
-    head = "".join(f"<th>{escape(text)}</th>" for text in _TITLES)
+    head = "".join(f"<th>{escape(text)}</th>" for text in ("point", *MEASUREMENT_TITLES))
+    cells = [(name, *measurement_cells(item)) for name, item in found.items()]
     rows = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>\n" for row in _cells(found)
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>\n" for row in cells
     )
     figures = "".join(
         f'<figure><img src="{escape(path.name)}" alt=""><figcaption>{escape(text)}'

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from cyclopts.config import Yaml
+from cyclopts.config import Dict
 
 from paumer import __version__
-from paumer.cli.bench import bench
 from paumer.cli.console import (
     at_least_one,
     complain,
@@ -20,16 +19,16 @@ from paumer.cli.console import (
     progress_bar,
     say,
     training_progress,
-    write_json,
 )
 from paumer.cli.demo import demo
 from paumer.cli.export import export
-from paumer.cli.measure import evaluate, sweep, tune
+from paumer.cli.measure import bench, evaluate, sweep, tune
 from paumer.cli.options import CheckDataOptions, ImportOptions, ScenesOptions
 from paumer.cli.predict import predict
 from paumer.cli.serve import serve
 from paumer.cli.study import study
-from paumer.training.options import TrainOptions, parse_size
+from paumer.tables import write_json
+from paumer.training.options import TrainOptions, parse_size, read_recipe
 
 app = App(
     name="paumer",
@@ -96,13 +95,12 @@ def _with_recipe(tokens: list[str]) -> list[str]:
     tokens = [part for token in tokens for part in _split_config(token)]
     if tokens[:1] != ["train"] or "--config" not in tokens:
         return tokens
-    place = tokens.index("--config")
-    if place + 1 == len(tokens):
+    index = tokens.index("--config")
+    if index + 1 == len(tokens):
         raise ValueError("--config needs a recipe, such as recipes/scenes.yaml")
-    if not Path(tokens[place + 1]).is_file():
-        raise FileNotFoundError(f'no recipe at "{tokens[place + 1]}"')
-    app["train"].config = (Yaml(tokens[place + 1], use_commands_as_keys=False),)
-    return tokens[:place] + tokens[place + 2 :]
+    path = Path(tokens[index + 1])
+    app["train"].config = (Dict({"train": read_recipe(path)}, source=str(path)),)
+    return tokens[:index] + tokens[index + 2 :]
 
 
 def _split_config(token: str) -> list[str]:
@@ -136,7 +134,7 @@ def import_(checkpoint: Path, /, options: Annotated[ImportOptions, Parameter(nam
     say(f"read {len(found.tensors)} tensors into {options.out}")
     if found.unused:
         say(f"not used: {', '.join(found.unused)}")
-    say("the auxiliary head is fresh: train it before pausing (it decides who pauses)")
+    say("the auxiliary head is fresh: train it before pausing (it decides which patches pause)")
 
 
 @app.command

@@ -1,69 +1,71 @@
-"""`paumer evaluate`, `sweep` and `tune`: measure modes and choose one."""
+"""`paumer evaluate`, `sweep`, `tune` and `bench`: measure modes and choose one."""
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
 from paumer.cli.console import (
-    at_least_one,
     console,
-    named_progress,
+    errors,
     new_table,
-    pick_device,
     progress_bar,
     say,
+    set_threads,
+    step_progress,
     tiling,
-    write_csv,
-    write_json,
-    write_jsonl,
 )
-from paumer.cli.options import EvaluateOptions, SweepOptions, TuneOptions
+from paumer.cli.options import BenchOptions, EvaluateOptions, SweepOptions, TuneOptions
+from paumer.tables import write_csv, write_json
 
 if TYPE_CHECKING:
     from paumer.data.samples import Dataset
     from paumer.inference.predictor import Predictor
     from paumer.measurement import Measurement
-    from paumer.study.accuracy import Tally
+    from paumer.model.segmenter import PausingSegmenter
+    from paumer.study.speed import SpeedReport
 
 
 def evaluate(options: EvaluateOptions = EvaluateOptions()) -> None:  # noqa: B008
     """Count what a model gets right on a data set, in one or many modes.
 
-    Started by torchrun, every process counts its share.
+    Started by torchrun, every process counts its part.
     """
-    from paumer.mode import parse_modes
-    from paumer.study.accuracy import evaluate as count
+    from paumer import api
+    from paumer.data.datasets import open_dataset
 
-    predictor, dataset, indices = _open(options)
-    modes = parse_modes(options.mode, predictor.modes)
-    how = tiling(options)
-    with _processes() as (shard, gather):
-        with progress_bar("counting") as update:
-            tallies = count(predictor, dataset, modes, how, indices, update, options.by_size, shard)
-        tallies = gather(tallies)
-        if shard[0]:
-            return
+    set_threads(options.threads)
+    dataset = open_dataset(options.data, options.split)
+    predictor = api.load(options.model, options.device)
+    with progress_bar("counting") as update:
+        tallies = api.evaluate(
+            predictor,
+            dataset,
+            options.mode,
+            limit=options.limit,
+            inference=tiling(options),
+            by_size=options.by_size,
+            progress=update,
+        )
+    if int(os.environ.get("RANK", 0)):  # The first process writes the results.
+        return
     names, data = predictor.classes.names, f"{dataset.name} {dataset.split}"
-    rows = [
-        {"mode": str(mode), "data": data, **tally.to_json(names)}
-        for mode, tally in zip(modes, tallies, strict=True)
+    rows: list[dict[str, Any]] = [
+        {"mode": str(mode), "data": data, **tally.to_json(names)} for mode, tally in tallies.items()
     ]
     _print_accuracy(rows)
     values: dict[str, Any] = {"model": options.model, "evaluations": rows}
     if options.blocks:
-        values["blocks"] = _blocks(predictor, dataset, indices)
-    if options.json:
-        for row, tally in zip(rows, tallies, strict=True):
-            row["confusion"] = tally.confusion.counts.tolist() if tally.confusion else None
-        write_json(options.json, values)
+        values["blocks"] = _blocks(predictor, dataset, options.limit)
     if options.csv:
         write_csv(options.csv, [_flat(row) for row in rows])
+    if options.json:
+        for row, tally in zip(rows, tallies.values(), strict=True):
+            row["confusion"] = None if tally.confusion is None else tally.confusion.tolist()
+        write_json(options.json, values)
     _say_written(options.json, options.csv)
 
 
@@ -71,187 +73,125 @@ def sweep(options: SweepOptions) -> None:
     """Evaluate a whole grid of modes; what they share is computed once.
 
     Can be stopped at any time and resumes when started again. Started by torchrun, every process
-    counts its share.
+    counts its part.
     """
-    from paumer.inference.tiles import Inference
-    from paumer.study.grids import grid
-    from paumer.study.speed import SpeedSettings
-    from paumer.study.sweep import Sweep, describe, save_tallies
+    from paumer import api
 
-    predictor, dataset, indices = _open(options)
-    modes = grid(options.grid, predictor.network.backbone.depth, predictor.modes)
-    how = Inference(batch=options.batch)
-    size = dataset[0].labels.shape
-    if options.speed == "measure":  # What has no fixed cost shows before hours of counting.
-        for mode in modes:
-            predictor.macs(size, mode)
-    settings = SpeedSettings(threads=options.threads)
-    task = Sweep(predictor, dataset, modes, options.out, how, indices)
-    shard = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    with progress_bar(f"{len(modes)} modes") as update:
-        tallies = task.run(shard, update)
-    if tallies is None:  # The first process writes the results.
-        return
-    found = describe(predictor, modes, tallies, size, f"{dataset.name} {dataset.split}", how)
-    if options.speed != "none":
-        found = _with_speeds(found, predictor, dataset, settings, options)
-    rows = [item.to_json() for item in found]
-    save_tallies(options.out / "sweep.npz", modes, tallies)
-    write_jsonl(options.out / "sweep.jsonl", rows)
-    write_csv(options.out / "sweep.csv", rows)
-    _print_measurements(found)
-    _say_written(options.out / "sweep.jsonl", options.out / "sweep.csv")
-
-
-def _with_speeds(
-    found: "list[Measurement]",
-    predictor: "Predictor",
-    dataset: "Dataset",
-    settings: Any,
-    options: SweepOptions,
-) -> "list[Measurement]":
-    """The measurements with predicted or real speeds; one that has no fixed cost keeps none.
-
-    Random pausing and the oracle are timed as entropy: what they know costs nothing.
-    """
-    from paumer.measurement import join
-    from paumer.mode import CRITERIA
-    from paumer.pause_config import Threshold
-    from paumer.study.cost import cost_tables
-    from paumer.study.speed import time_modes
-    from paumer.study.tuning import predict_speed
-
-    image, batch = dataset[0].image, at_least_one(options.speed_batch, "speed-batch")
-    timed = {}
-    for mode in (item.mode for item in found):
-        if not any(isinstance(amount, Threshold) for _, amount in mode.pause.stages):
-            known = mode.criterion in CRITERIA
-            timed[mode] = mode if known else replace(mode, criterion="entropy")
-    if options.speed == "predict":
-        with progress_bar("timing parts") as update:
-            sizes = [mode.size for mode in timed]
-            tables = cost_tables(predictor, image, sizes, settings, batch, update)
-        speeds = {mode: predict_speed(tables, mode) for mode in timed.values()}
-    else:
-        with progress_bar("timing") as update:
-            items = time_modes(predictor, image, list(timed.values()), settings, batch, update)
-        speeds = {item.mode: item for item in items}
-    own = {mode: replace(speeds[same], mode=mode) for mode, same in timed.items()}
-    return [join(item, own[item.mode]) if item.mode in own else item for item in found]
+    set_threads(options.threads)
+    with step_progress() as update:
+        found = api.sweep(
+            options.out,
+            api.load(options.model, options.device),
+            options.data,
+            options.grid,
+            split=options.split,
+            limit=options.limit,
+            batch=options.batch,
+            speed=options.speed,
+            speed_batch=options.speed_batch,
+            threads=options.threads,
+            progress=update,
+        )
+    if found:
+        print_measurements(found)
+        _say_written(options.out / "sweep.jsonl", options.out / "sweep.csv")
 
 
 def tune(options: TuneOptions) -> None:
     """Find the best mode for a budget and keep it as an operating point of the model."""
-    from paumer.inference.points import check_point_name, write_points
+    from paumer import api
     from paumer.study.speed import SpeedSettings
-    from paumer.study.tradeoff import Budget
     from paumer.study.tuning import TuneSettings
-    from paumer.study.tuning import tune as find
 
-    budget = Budget(
-        latency_ms=options.latency_ms, speed_up=options.speed_up, max_drop=options.max_drop
-    )
-    name = options.name or str(budget)
-    check_point_name(name)
-    if name == "unpaused":
-        raise ValueError('no pausing is called "unpaused": choose another --name')
-    stages, _, words = options.mode.strip().partition(" ")
-    if stages != "auto":
-        raise ValueError(
-            f'tune searches for the stages itself ("{options.mode}"): '
-            f'write auto for them, as in --mode "auto exit"'
-        )
+    set_threads(options.threads)
     settings = TuneSettings(
         procedure=options.procedure,
-        words=words,
         most=options.most,
         timed_batch=options.batch,
         speed=SpeedSettings(threads=options.threads, rounds=options.rounds),
     )
-    directory = _own_directory(options.model, "operating points")
-    predictor, dataset, indices = _open(options)
-    out = options.out or directory / "tune"
-    with named_progress() as update:
-        result = find(predictor, dataset, budget, out, settings, indices, update)
-    write_jsonl(out / f"{name}.jsonl", [item.to_json() for item in result.evaluated])
-    points = dict(result.points)
-    if result.met:
-        points[name] = result.choice
-    write_points(directory, points)
-    _print_measurements([*points.values()], names=list(points))
-    say(f"wrote {len(points)} operating points to {directory}")
-    if not result.met:
-        say(f"nothing meets {budget}; the nearest is {result.choice.mode}:")
-        _print_measurements([result.choice])
+    with step_progress() as update:
+        tuned = api.tune(
+            options.model,
+            options.data,
+            options.mode,
+            latency_ms=options.latency_ms,
+            speed_up=options.speed_up,
+            max_drop=options.max_drop,
+            name=options.name,
+            split=options.split,
+            limit=options.limit,
+            device=options.device,
+            out=options.out,
+            settings=settings,
+            progress=update,
+        )
+    print_measurements(list(tuned.points.values()), names=list(tuned.points))
+    say(f"wrote {len(tuned.points)} operating points to {options.model}")
+    if not tuned.met:
+        say(f"nothing meets {tuned.budget}; the nearest is {tuned.choice.mode}:")
+        print_measurements([tuned.choice])
         sys.exit(1)
 
 
-def _own_directory(model: str, what: str) -> Path:
-    """The directory of a model on disk, into which something can be written."""
-    from paumer.model.directory import find_model
+def bench(options: BenchOptions = BenchOptions()) -> None:  # noqa: B008
+    """Measure the speed of modes in one interleaved run."""
+    from paumer import api
+    from paumer.study.speed import SpeedSettings
 
-    if not Path(model).is_dir():
-        raise ValueError(
-            f'"{model}" is not a folder: {what} are written into the model, save it to disk first'
+    settings = SpeedSettings(
+        rounds=options.rounds,
+        warmup=options.warmup,
+        threads=options.threads,
+        precision=options.precision,
+        full_size=options.upsample,
+    )
+    with progress_bar("timing") as update:
+        report = api.bench(
+            options.model or _fresh_model(options),
+            options.mode,
+            input=options.input,
+            batch=options.batch,
+            images=options.images,
+            engine=options.engine,
+            device=options.device,
+            settings=settings,
+            progress=update,
         )
-    return find_model(model)
+    _print_speed(report)
+    if options.json:
+        write_json(options.json, report.to_json())
+    if options.csv:
+        write_csv(options.csv, [item.to_json() for item in report.measurements])
+    if options.plot:
+        from paumer.study.figures import draw_speed
+
+        where = report.environment
+        title = f"{options.model or options.backbone}, {options.input}, {where['device']}"
+        first = [m for m in report.measurements if m.engine == where["engines"][0]]
+        draw_speed(first, title, options.plot)
+    _say_written(options.json, options.csv, options.plot)
 
 
-def _open(
-    options: EvaluateOptions | SweepOptions | TuneOptions,
-) -> "tuple[Predictor, Dataset, list[int]]":
-    """The model, the data, and which images count."""
-    import numpy as np
-    import torch
+def _fresh_model(options: BenchOptions) -> "PausingSegmenter":
+    from paumer.model.build import build_model
+    from paumer.training.options import parse_size
 
-    from paumer.api import load
-    from paumer.data.datasets import open_dataset
-
-    if options.threads is not None:
-        torch.set_num_threads(at_least_one(options.threads, "threads"))
-    dataset = open_dataset(options.data, options.split)
-    predictor = load(options.model, pick_device(options.device))
-    wanted = len(dataset) if options.limit is None else options.limit
-    count = min(len(dataset), at_least_one(wanted, "limit"))
-    indices = np.linspace(0, len(dataset) - 1, count).round().astype(int).tolist()
-    return predictor, dataset, indices
+    width, height = parse_size(options.input)
+    # Position embeddings are stored for the size, unless it is smaller than any real patch grid.
+    stored = (height, width) if min(height, width) >= 32 else None
+    return build_model(options.backbone, options.decoder, options.classes, image_size=stored)
 
 
-@contextmanager
-def _processes() -> Iterator[tuple[tuple[int, int], Any]]:
-    """This process's number and how many there are, and how to add up what they counted."""
-    world = int(os.environ.get("WORLD_SIZE", 1))
-    if world == 1:
-        yield (0, 1), lambda tallies: tallies
-        return
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo")
-
-    def gather(tallies: "Sequence[Tally]") -> "list[Tally]":
-        parts: list[Any] = [None] * world
-        dist.all_gather_object(parts, list(tallies))
-        return [sum(same[1:], same[0]) for same in zip(*parts, strict=True)]
-
-    try:
-        yield (dist.get_rank(), world), gather
-    finally:
-        dist.destroy_process_group()
-
-
-def _blocks(
-    predictor: "Predictor", dataset: "Dataset", indices: Sequence[int]
-) -> list[dict[str, Any]]:
+def _blocks(predictor: "Predictor", dataset: "Dataset", limit: int | None) -> list[dict[str, Any]]:
     """Accuracy and mIoU of the auxiliary head after every block, printed too."""
-    from paumer.study.accuracy import known_value
-    from paumer.study.uncertainty import study_blocks
+    from paumer.data.samples import spread
+    from paumer.study.uncertainty import block_rows, study_blocks
 
     with progress_bar("auxiliary head") as update:
+        indices = spread(len(dataset), limit)
         _, confusions = study_blocks(predictor, dataset, indices, progress=update)
-    rows = [
-        {"block": n, "miou": known_value(one.miou), "pixel_accuracy": one.pixel_accuracy}
-        for n, one in enumerate(confusions, 1)
-    ]
+    rows = block_rows(confusions)
     table = new_table("auxiliary head after block", "mIoU", "pixel accuracy")
     for row in rows:
         table.add_row(str(row["block"]), _percent(row["miou"]), _percent(row["pixel_accuracy"]))
@@ -282,7 +222,7 @@ def _print_accuracy(rows: Sequence[dict[str, Any]]) -> None:
     console.print(classes)
 
 
-def _print_measurements(found: "Sequence[Measurement]", names: Sequence[str] = ()) -> None:
+def print_measurements(found: "Sequence[Measurement]", names: Sequence[str] = ()) -> None:
     """The Pareto front of what was found, or all of it when it has names."""
     from paumer.measurement import pareto_front
 
@@ -290,32 +230,89 @@ def _print_measurements(found: "Sequence[Measurement]", names: Sequence[str] = (
     if not names and len(found) > 20 and all(item.images_per_second for item in found):
         shown = pareto_front(found)
         say(f"the Pareto front of {len(found)} modes:")
-    table = new_table(*(["point"] * bool(names)), "mode", "mIoU", "speed-up", "images/s", "MACs")
+    table = new_table(*(["point"] * bool(names)), *MEASUREMENT_TITLES)
     for number, item in enumerate(shown):
-        predicted = "~" * item.predicted
-        table.add_row(
-            *([escape(names[number])] if names else []),
-            str(item.mode),
-            _percent(item.miou),
-            f"{predicted}{item.speed_up:.2f}x" if item.speed_up else "",
-            f"{predicted}{item.images_per_second:.2f}" if item.images_per_second else "",
-            f"{item.mac_ratio:.2f}x" if item.mac_ratio else "",
-        )
+        table.add_row(*([escape(names[number])] if names else []), *measurement_cells(item))
     console.print(table)
+
+
+MEASUREMENT_TITLES = ("mode", "mIoU, %", "speed-up", "images/s", "MACs")
+
+
+def measurement_cells(item: "Measurement") -> tuple[str, ...]:
+    """A measurement as a row of a table; a predicted speed begins with ~."""
+    predicted = "~" * item.predicted
+    return (
+        str(item.mode),
+        _percent(item.miou),
+        f"{predicted}{item.speed_up:.2f}x" if item.speed_up else "",
+        f"{predicted}{item.images_per_second:.2f}" if item.images_per_second else "",
+        f"{item.mac_ratio:.2f}x" if item.mac_ratio else "",
+    )
+
+
+def _print_speed(report: "SpeedReport") -> None:
+    from paumer.study.speed import in_words
+
+    where = report.environment
+    say(f"{in_words(where)}, best of {where['rounds']} interleaved rounds")
+    engines = where["engines"]
+    for engine in engines:
+        if len(engines) > 1:
+            say(f"engine {engine}:")
+        _print_engine(report.measurements, engine)
+    if report.reference_ratio is not None:
+        say(
+            f"timm's own forward plus the decoder takes {report.reference_ratio:.3f} "
+            f"of the unpaused time"
+        )
+
+
+def _print_engine(measurements: "Sequence[Measurement]", engine: str) -> None:
+    eager = {m.mode: m.images_per_second for m in measurements if m.engine == "torch"}
+    titles = ("mode", "images/s", "median ms", "p95 ms", "speed-up", "MACs", "efficiency")
+    table = new_table(*titles, "pausing" if engine == "torch" else "against torch", "peak MB")
+    efficiency, slower = [], []
+    for item in (item for item in measurements if item.engine == engine):
+        speed, speed_up = item.images_per_second or 0.0, item.speed_up or 0.0
+        efficiency.append(speed_up / (item.mac_ratio or 1.0))
+        base, ratio, memory = eager.get(item.mode), item.pausing_ratio, item.peak_memory_mb
+        last = f"{speed / base:.2f}x" if base else ""
+        table.add_row(
+            str(item.mode),
+            f"{speed:.2f}",
+            f"{item.latency_ms:.1f}",
+            f"{item.latency_ms_p95:.1f}",
+            f"{speed_up:.2f}x",
+            f"{item.mac_ratio:.2f}x",
+            f"{efficiency[-1]:.2f}",
+            last if ratio is None else f"{100 * ratio:.1f}%",
+            "" if memory is None else f"{memory:.0f}",
+        )
+        if item.mode.pause and speed_up < 1:
+            slower.append(str(item.mode))
+    console.print(table)
+    if len(efficiency) > 1:
+        say(
+            f"efficiency (measured over theoretical speed-up): lowest {min(efficiency[1:]):.3f}, "
+            f"mean {sum(efficiency[1:]) / len(efficiency[1:]):.3f}"
+        )
+    if slower:
+        errors.print(f"warning: slower than no pausing: {', '.join(slower)}", highlight=False)
 
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.2f}"
 
 
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row with one column for each class and size."""
     flat = {key: value for key, value in row.items() if not isinstance(value, dict | list)}
     flat |= {f"iou {name}": value for name, value in row["iou"].items()}
     return flat | {f"miou {size}": value for size, value in row.get("miou_by_size", {}).items()}
 
 
-def _say_written(*paths: Any) -> None:
+def _say_written(*paths: Path | None) -> None:
     for path in paths:
         if path:
             say(f"wrote {path}")

@@ -6,15 +6,13 @@ from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 
+from paumer import DEFAULT_MODEL
 from paumer.training.options import Several
 
 Engine = Literal["torch", "compile", "onnx", "onnx-int8", "openvino"]
 """What can run the network."""
 
 Split = Literal["train", "val", "test"]
-
-BUILT_IN = "street-tiny"
-"""The model inside the package, which commands use when none is named."""
 
 MODEL, DATA, MODE = (
     Parameter(group=Group(n, sort_key=i)) for i, n in enumerate(("Model", "Data", "Mode"))
@@ -31,7 +29,7 @@ options = Parameter(name="*")
 class ModelOptions:
     """Which model."""
 
-    model: Annotated[str, MODEL] = BUILT_IN
+    model: Annotated[str, MODEL] = DEFAULT_MODEL
     """A model directory, a training run, a built-in name or a hub id."""
 
 

@@ -3,15 +3,7 @@
 import sys
 from typing import TYPE_CHECKING
 
-from paumer.cli.console import (
-    above_zero,
-    at_least_one,
-    complain,
-    pick_device,
-    progress_bar,
-    say,
-    tiling,
-)
+from paumer.cli.console import above_zero, complain, progress_bar, say, set_threads, tiling
 from paumer.cli.options import PredictOptions
 
 if TYPE_CHECKING:
@@ -37,14 +29,12 @@ def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None: 
     if not sources:
         raise ValueError("nothing to segment: name an image, a folder or a video")
     found = find_sources(sources, options.out)
-    device = pick_device(options.device)
     threads = options.threads
     governed = options.target_fps is not None or options.latency_ms is not None
     if threads is None and governed and any(source.is_video for source in found):
         threads = max(1, torch.get_num_threads() - 1)  # A core reads and writes the frames.
-    if threads is not None:
-        torch.set_num_threads(at_least_one(threads, "threads"))
-    predictor = load(options.model, device, options.engine, threads)
+    set_threads(threads)
+    predictor = load(options.model, options.device, options.engine, threads)
     how = tiling(options)
     mode, governor = predictor.mode(options.mode), _governor(predictor, options)
     job = Job(predictor, mode, options.out, how, options.save, governor)
@@ -89,7 +79,7 @@ def _governor(predictor: "Predictor", options: PredictOptions) -> "Governor | No
 
 
 def _report(job: "Job", outcome: "Outcome", total: int) -> None:
-    passed = f", {outcome.passed} were finished before" if outcome.passed else ""
+    passed = f", {outcome.skipped} were finished before" if outcome.skipped else ""
     say(f"segmented {outcome.written} of {total} images into {job.out}{passed}")
     if job.governor and outcome.written:
         say(

@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from paumer.cli.console import above_zero, at_least_one, pick_device, say
+from paumer.cli.console import above_zero, at_least_one, say, set_threads
 from paumer.cli.options import ServeOptions
 
 
@@ -13,13 +13,10 @@ def serve(options: ServeOptions = ServeOptions()) -> None:  # noqa: B008
         from paumer.serve import http, process
     except ImportError as error:
         raise ImportError(f"serving needs more ({error}): pip install 'paumer[serve]'") from error
-    import torch
-
     from paumer.api import load
     from paumer.serve.service import Service
 
-    if options.threads is not None:
-        torch.set_num_threads(at_least_one(options.threads, "threads"))
+    set_threads(options.threads)
     target = options.latency_ms
     if target is not None:
         target = above_zero(target, "latency-ms") / 1000
@@ -29,7 +26,7 @@ def serve(options: ServeOptions = ServeOptions()) -> None:  # noqa: B008
         seconds=above_zero(options.body_seconds, "body-seconds"),
     )
     service = Service(
-        load(options.model, pick_device(options.device)),
+        load(options.model, options.device),
         name=Path(options.model).name,
         target=target,
         point=options.point,

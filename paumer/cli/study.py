@@ -2,21 +2,13 @@
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App
 
-from paumer.cli.console import (
-    at_least_one,
-    console,
-    new_table,
-    pick_device,
-    progress_bar,
-    say,
-    write_csv,
-)
+from paumer.cli.console import at_least_one, console, new_table, progress_bar, say, set_threads
 from paumer.cli.options import (
     BlocksOptions,
     EntropyOptions,
@@ -25,6 +17,7 @@ from paumer.cli.options import (
     SingleFigureOptions,
     TradeoffOptions,
 )
+from paumer.tables import write_csv
 from paumer.training.options import Several
 
 if TYPE_CHECKING:
@@ -49,7 +42,8 @@ def method(image: Path, /, options: MethodOptions = MethodOptions()) -> None:  #
     from paumer.study.illustration import illustrate
     from paumer.study.paper_figures import draw_method
 
-    predictor = load(options.model, pick_device(options.device))
+    set_threads(options.threads)
+    predictor = load(options.model, options.device)
     panels = illustrate(predictor, read_image(image), predictor.mode(options.mode))
     draw_method(panels, options.out / "method", math.log(len(predictor.classes)))
     maps = [panel for panel in panels if panel.image.ndim == 2]
@@ -76,11 +70,11 @@ def tradeoff(
     sweeps
         LABEL=FOLDER of each line; several folders with commas between them are averaged.
     """
-    from paumer.measurement import baseline
+    from paumer.measurement import baseline, timed
     from paumer.study.paper_figures import draw_tradeoff
 
     series, segmenter = _series(sweeps), options.segmenter
-    reference = baseline(_timed(_mean_of(segmenter), segmenter)) if segmenter else None
+    reference = baseline(timed(_mean_of(segmenter), segmenter)) if segmenter else None
     path = options.out / options.name
     draw_tradeoff(series, path, options.title, reference, options.pareto)
     _finish(path, _rows(series))
@@ -111,12 +105,12 @@ def spline(
     rows = []
     for label, items in _series(sweeps).items():
         columns = spline_table(items, reference, most=most)
-        table = new_table(label, *(f"{column.speed_up:.2f}x" for column in columns))
-        table.add_row("images/s", *(f"{column.images_per_second:.2f}" for column in columns))
-        table.add_row("mIoU", *(_or_dash(column.miou) for column in columns))
-        table.add_row("difference", *(_or_dash(column.difference, "+") for column in columns))
+        table = new_table(label, *(f"{column['speed_up']:.2f}x" for column in columns))
+        table.add_row("images/s", *(f"{column['images_per_second']:.2f}" for column in columns))
+        table.add_row("mIoU", *(_or_dash(column["miou"]) for column in columns))
+        table.add_row("difference", *(_or_dash(column["difference"], "+") for column in columns))
         console.print(table)
-        rows += [{"label": label, **vars(column)} for column in columns]
+        rows += [{"label": label, **column} for column in columns]
     write_csv(out / "spline.csv", rows)
     say(f"wrote {out / 'spline.csv'}")
 
@@ -161,34 +155,28 @@ def compare(
 @study.command
 def entropy(options: EntropyOptions = EntropyOptions()) -> None:  # noqa: B008
     """Entropies of right and wrong patches after every second block, together and by class."""
-    import numpy as np
-
     from paumer.api import load
     from paumer.data.datasets import open_dataset
+    from paumer.data.samples import spread
     from paumer.study.paper_figures import draw_class_entropies, draw_entropies
-    from paumer.study.uncertainty import read_heads, study_blocks
+    from paumer.study.uncertainty import block_rows, entropy_rows, read_heads, study_blocks
 
     fraction, out = options.fraction, options.out
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction is {fraction:g}: give one above 0 and at most 1")
+    set_threads(options.threads)
     dataset = open_dataset(options.data, options.split)
-    predictor = load(options.model, pick_device(options.device))
-    count = max(1, round(fraction * len(dataset)))
-    indices = np.linspace(0, len(dataset) - 1, count).round().astype(int).tolist()
+    predictor = load(options.model, options.device)
+    indices = spread(len(dataset), max(1, round(fraction * len(dataset))))
     own = read_heads(options.heads, predictor.network) if options.heads else None
     with progress_bar("counting") as update:
         counts, confusions = study_blocks(predictor, dataset, indices, own, update)
     names = predictor.classes.names
     draw_entropies(counts, out / "entropy")
     draw_class_entropies(counts, names, out / "entropy_classes")
-    rows = list(counts.rows(names))
-    write_csv(out / "entropy_classes.csv", rows)
-    blocks = [
-        {"block": number, "miou": one.miou, "pixel_accuracy": one.pixel_accuracy}
-        for number, one in enumerate(confusions, 1)
-    ]
-    write_csv(out / "blocks.csv", blocks)
-    _finish(out / "entropy", _without_class(rows))
+    write_csv(out / "entropy_classes.csv", entropy_rows(counts, names))
+    write_csv(out / "blocks.csv", block_rows(confusions))
+    _finish(out / "entropy", entropy_rows(counts))
     say(f"wrote {out}/entropy_classes.png, .svg and .csv, and blocks.csv")
 
 
@@ -197,7 +185,7 @@ def blocks(options: BlocksOptions = BlocksOptions()) -> None:  # noqa: B008
     """Throughput against the number of pausing blocks, over all choices of blocks (predicted)."""
     import torch
 
-    from paumer.api import load
+    from paumer.api import load, pick_device
     from paumer.measurement import speed_of
     from paumer.mode import UNPAUSED, Mode
     from paumer.model.build import build_model
@@ -208,8 +196,7 @@ def blocks(options: BlocksOptions = BlocksOptions()) -> None:  # noqa: B008
     from paumer.study.speed import SpeedSettings, in_words
     from paumer.training.options import parse_size
 
-    where, ratio = pick_device(options.device), options.ratio
-    model = options.model
+    where, ratio, model = pick_device(options.device), options.ratio, options.model
     network = load(model, where).network if model else build_model(options.backbone).to(where)
     width, height = parse_size(options.input)
     images = torch.randn(at_least_one(options.batch, "batch"), 3, height, width, device=where)
@@ -238,7 +225,7 @@ def one(
     /,
     options: SingleFigureOptions = FigureOptions(),  # noqa: B008
 ) -> None:
-    """One pause over blocks and shares, from a sweep of the grid `one`.
+    """One pause over blocks and ratios, from a sweep of the grid `one`.
 
     Parameters
     ----------
@@ -247,9 +234,7 @@ def one(
     """
     from paumer.study.paper_figures import draw_one_pause
 
-    found = _with_stages(sweep, 1)
-    draw_one_pause(found, options.out / "one_pause", options.title)
-    _finish(options.out / "one_pause", [item.to_json() for item in found])
+    _draw_stages(sweep, 1, draw_one_pause, options)
 
 
 @study.command
@@ -267,39 +252,43 @@ def two(
     """
     from paumer.study.paper_figures import draw_two_pauses
 
-    found = _with_stages(sweep, 2)
-    draw_two_pauses(found, options.out / "two_pauses", options.title)
-    _finish(options.out / "two_pauses", [item.to_json() for item in found])
+    _draw_stages(sweep, 2, draw_two_pauses, options)
 
 
 def _published(points: Path, dataset: str | None) -> list[dict[str, str]]:
     """The rows of a CSV of other models, each with all it needs, of one data set."""
-    with points.open(encoding="utf-8", newline="") as file:
-        lines = list(enumerate(csv.DictReader(file), 2))
     rows = []
-    for number, row in lines:
-        if dataset in (None, row.get("dataset")):
+    with points.open(encoding="utf-8", newline="") as file:
+        for number, row in enumerate(csv.DictReader(file), 2):
+            if dataset not in (None, row.get("dataset")):
+                continue
             for column in ("model", "family", "miou", "images_per_second", "source"):
                 if not row.get(column):
                     raise ValueError(f'line {number} of "{points}" lacks its {column}')
-            for column in ("miou", "images_per_second"):
-                try:
-                    float(row[column])
-                except ValueError:
+                if column in ("miou", "images_per_second") and not _is_number(row[column]):
                     raise ValueError(
-                        f'line {number} of "{points}": {column} is "{row[column]}", no number'
-                    ) from None
+                        f'line {number} of "{points}": {column} is "{row[column]}", not a number'
+                    )
             rows.append(row)
+    several = sorted({row.get("dataset") or "" for row in rows})
     if not rows:
         raise ValueError(f'"{points}" has no row{f" of {dataset}" if dataset else ""}')
-    several = sorted({row.get("dataset") or "" for row in rows})
     if len(several) > 1:
         raise ValueError(f'"{points}" has {", ".join(several)}: choose one with --dataset')
     return rows
 
 
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
 def _series(sweeps: Sequence[str]) -> "dict[str, list[Measurement]]":
     """The measurements of each LABEL=FOLDER."""
+    from paumer.measurement import timed
+
     found = {}
     for text in sweeps:
         label, mark, folders = text.partition("=")
@@ -307,7 +296,7 @@ def _series(sweeps: Sequence[str]) -> "dict[str, list[Measurement]]":
             raise ValueError(f'"{text}" is not LABEL=FOLDER, such as entropy=runs/sweep')
         if label in found:
             raise ValueError(f'two lines are called "{label}": give each its own name')
-        found[label] = _timed(_mean_of(folders), folders)
+        found[label] = timed(_mean_of(folders), folders)
     return found
 
 
@@ -318,37 +307,23 @@ def _mean_of(folders: str) -> "list[Measurement]":
     return average([read_measurements(Path(folder)) for folder in folders.split(",")])
 
 
-def _timed(items: "list[Measurement]", source: object) -> "list[Measurement]":
-    if any(item.images_per_second is None for item in items):
-        raise ValueError(f'"{source}" has no speeds: sweep it again with --speed predict')
-    return items
+def _draw_stages(
+    sweep: Path, stages: int, draw: Callable[..., None], options: FigureOptions
+) -> None:
+    """Draw the measurements of a sweep with that many pauses, and the one without."""
+    from paumer.measurement import read_measurements, timed
 
-
-def _with_stages(sweep: Path, stages: int) -> "list[Measurement]":
-    """The measurements of a sweep with that many pauses, and the one without."""
-    from paumer.measurement import read_measurements
-
-    items = read_measurements(sweep)
-    found = [item for item in items if len(item.mode.pause.stages) in (0, stages)]
-    if len(found) < 2:
-        name = {1: "one", 2: "two"}[stages]
+    items = [m for m in read_measurements(sweep) if len(m.mode.pause.stages) in (0, stages)]
+    name = {1: "one", 2: "two"}[stages]
+    if len(items) < 2:
         raise ValueError(f'"{sweep}" lacks such modes: sweep with --grid {name}')
-    return _timed(found, sweep)
+    found, path = timed(items, str(sweep)), options.out / {1: "one_pause", 2: "two_pauses"}[stages]
+    draw(found, path, options.title)
+    _finish(path, [item.to_json() for item in found])
 
 
 def _rows(series: "dict[str, list[Measurement]]") -> list[dict[str, Any]]:
     return [{"label": label, **m.to_json()} for label, items in series.items() for m in items]
-
-
-def _without_class(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    totals: dict[tuple[Any, ...], int] = {}
-    for row in rows:
-        key = (row["block"], row["right"], row["entropy"])
-        totals[key] = totals.get(key, 0) + row["patches"]
-    return [
-        {"block": block, "right": right, "entropy": value, "patches": patches}
-        for (block, right, value), patches in sorted(totals.items())
-    ]
 
 
 def _or_dash(value: float | None, sign: str = "") -> str:

@@ -1,1 +1,1 @@
-"""The images: labels, procedural street scenes, data sets on disk and their transforms."""
+"""The images: reading files, layouts on disk, data sets, checking, transforms."""

@@ -3,40 +3,93 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from paumer.classes import paint
-from paumer.data.datasets import (
-    FolderDataset,
-    available_splits,
-    list_dataset,
-    size_message,
-)
+from paumer.data.datasets import JoinedDataset, available_splits, list_dataset
+from paumer.data.folders import FolderDataset, Value, size_message
 from paumer.data.images import read_image
-from paumer.data.layouts import Problem
-from paumer.data.report import Report
-from paumer.data.samples import Dataset, Sample, spread
+from paumer.data.samples import Dataset, Problem, spread
 from paumer.drawing import contact_sheet, overlay
-from paumer.progress import Progress
+from paumer.progress import Progress, StepProgress
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class _Finding:
-    """What one image and its mask showed."""
+class Report:
+    """What a check found in one split.
 
-    problems: tuple[Problem, ...] = ()
-    pixels: NDArray[np.int64] | None = None
+    `images` counts those that have a mask. `class_pixels` are exact counts over all masks that
+    could be read, in the order of `classes`; `sizes` are (width, height) and how many images
+    have it, the most frequent first. `contents` are file and content hash of every image.
+    """
+
+    name: str
+    split: str
+    images: int
+    problems: tuple[Problem, ...]
+    classes: tuple[str, ...]
+    class_pixels: tuple[int, ...]
+    ignored_pixels: int
+    sizes: tuple[tuple[tuple[int, int], int], ...]
+    contents: tuple[tuple[str, str], ...] = field(repr=False, default=())
+
+    @property
+    def class_shares(self) -> tuple[float, ...]:
+        """The share of each class among the labelled pixels."""
+        total = max(1, sum(self.class_pixels))
+        return tuple(pixels / total for pixels in self.class_pixels)
+
+    def to_json(self) -> dict[str, object]:
+        """The report as JSON values, without the content hashes."""
+        values = asdict(self)
+        del values["contents"]
+        values["sizes"] = [
+            {"width": width, "height": height, "images": count}
+            for (width, height), count in self.sizes
+        ]
+        return values
+
+    def to_text(self) -> str:
+        """The report to read: totals, sizes, a table of classes, and every problem."""
+        sizes = [f"{width}x{height} ({count})" for (width, height), count in self.sizes]
+        more = f" and {len(sizes) - 6} more" if len(sizes) > 6 else ""
+        lines = [
+            f"{self.name} {self.split}: {self.images:,} images, "
+            f"{len(self.problems) or 'no'} problem{'s' if len(self.problems) != 1 else ''}",
+            f"sizes: {', '.join(sizes[:6]) or 'none could be read'}{more}",
+            "",
+        ]
+        pixels = [f"{count:,}" for count in (*self.class_pixels, self.ignored_pixels)]
+        shares = [f"{share:.2%}" for share in self.class_shares]
+        columns = ["class", *self.classes, "(ignored)"], ["pixels", *pixels], ["share", *shares, ""]
+        widths = [max(map(len, column)) for column in columns]
+        lines += [
+            f"{name:<{widths[0]}}  {pixels:>{widths[1]}}  {share:>{widths[2]}}".rstrip()
+            for name, pixels, share in zip(*columns, strict=True)
+        ]
+        if self.problems:
+            kinds = Counter(problem.kind for problem in self.problems)
+            lines += ["", ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())]
+            lines += [f"- {problem.kind}: {problem.message}" for problem in self.problems]
+        return "\n".join(lines)
+
+
+class _Finding(NamedTuple):
+    """What one image and its labels showed: what of them could be read."""
+
+    problems: list[Problem]
+    pixels: NDArray[np.int64] | None
     size: tuple[int, int] | None = None
     content: tuple[str, str] | None = None
 
@@ -49,16 +102,12 @@ def check_dataset(
     `progress` is called with how many images are done and how many there are.
     """
     dataset = list_dataset(data, split) if isinstance(data, str) else data
-    if isinstance(dataset, FolderDataset):
-        look: Callable[[int], _Finding] = partial(_look_at_files, dataset)
-    else:
-        look = partial(_look_at_sample, dataset)
     pixels, sizes = np.zeros(256, np.int64), Counter[tuple[int, int]]()
     problems, contents = list(dataset.problems), []
     # Threads, because Pillow decodes outside Python's lock.
     pool = ThreadPoolExecutor(min(16, (os.cpu_count() or 1) + 2))
     try:
-        for done, finding in enumerate(pool.map(look, range(len(dataset))), 1):
+        for done, finding in enumerate(pool.map(partial(_look, dataset), range(len(dataset))), 1):
             problems += finding.problems
             pixels += 0 if finding.pixels is None else finding.pixels
             sizes.update([finding.size] if finding.size else [])
@@ -81,72 +130,65 @@ def check_dataset(
 
 
 def check_splits(
-    spec: str,
-    splits: Sequence[str] | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    spec: str, splits: Sequence[str] | None = None, progress: StepProgress | None = None
 ) -> tuple[Report, ...]:
-    """A report on each split of a data set (by default all it has), with the leaks between them."""
-    reports = []
-    names = splits if splits is not None else available_splits(spec)
-    if not names:
+    """A report on each split of a data set (by default all it has), with the leaks between them.
+
+    An image leaks into a split if an earlier one has it as well.
+    """
+    splits = available_splits(spec) if splits is None else splits
+    if not splits:
         raise ValueError(f'"{spec}" names no split: give it at least train and val')
-    for split in names:
-        step = partial(progress, split) if progress else None
-        reports.append(check_dataset(spec, split, step))
-    return with_leaks(reports)
-
-
-def with_leaks(reports: Iterable[Report]) -> tuple[Report, ...]:
-    """The reports, with a problem for each image that an earlier one of them has as well."""
-    seen: dict[str, tuple[str, str]] = {}
-    checked = []
-    for report in reports:
+    reports, seen = [], dict[str, tuple[str, str]]()
+    for split in splits:
+        report = check_dataset(spec, split, partial(progress, split) if progress else None)
         leaks = []
         for file, content in report.contents:
             if content in seen:
-                other, split = seen[content]
-                text = f'"{file}" shows the same as "{other}" of the {split} split'
+                text = '"{}" shows the same as "{}" of the {} split'.format(file, *seen[content])
                 leaks.append(Problem(file, "leak", text))
-        for file, content in report.contents:
-            seen.setdefault(content, (file, report.split))
-        checked.append(replace(report, problems=(*report.problems, *leaks)))
-    return tuple(checked)
+        seen = {content: (file, split) for file, content in reversed(report.contents)} | seen
+        reports.append(replace(report, problems=(*report.problems, *leaks)))
+    return tuple(reports)
 
 
-def _look_at_files(dataset: FolderDataset, index: int) -> _Finding:
-    image_file, mask_file = dataset.files(index)
+def _look(dataset: Dataset, index: int) -> _Finding:
+    """What one image and its labels show: of files all that is wrong, of others the first."""
+    if isinstance(dataset, JoinedDataset):
+        dataset, index = dataset.find(index)
     problems: list[Problem] = []
-    image = _attempt(lambda: read_image(image_file), image_file, problems)
-    read = _attempt(lambda: dataset.read_mask(index), mask_file, problems)
-    pixels = None
-    if read is not None:
-        labels, wrong = read
-        pixels = np.bincount(labels.ravel(), minlength=256)
-        pixels[dataset.class_set.ignore] -= sum(wrong.values())
+    files = dataset.files(index)
+    image_file, mask_file = files or (Path(f"{dataset.name} {dataset.split} {index}"),) * 2
+    wrong: dict[Value, int] = {}
+    if isinstance(dataset, FolderDataset):
+        image = _attempt(lambda: read_image(image_file), image_file, problems)
+        mask = _attempt(partial(dataset.read_mask, index), mask_file, problems)
+        labels, wrong = mask or (None, {})
         if wrong:
             text = dataset.code.message(mask_file, wrong)
             problems.append(Problem(str(mask_file), "label", text))
-        elif not _labelled(pixels, dataset):
-            problems.append(_unlabelled(str(mask_file)))
+    else:
+        sample = _attempt(lambda: dataset[index], image_file, problems)
+        image, labels = (sample.image, sample.labels) if sample else (None, None)
+        if sample and not files:
+            image_file = mask_file = Path(sample.name)
+    pixels = None
+    if labels is not None:
+        pixels = np.bincount(labels.ravel(), minlength=256)
+        pixels[dataset.class_set.ignore] -= sum(wrong.values())
+        if not wrong and pixels.sum() == pixels[dataset.class_set.ignore]:
+            text = f'"{mask_file}" has no labelled pixel: all are ignored'
+            problems.append(Problem(str(mask_file), "unlabelled", text))
         if image is not None and image.shape[:2] != labels.shape:
             text = size_message(image_file, image, mask_file, labels)
             problems.append(Problem(str(mask_file), "size", text))
     if image is None:
-        return _Finding(tuple(problems), pixels)
-    return _Finding(tuple(problems), pixels, *_identity(image, str(image_file)))
-
-
-def _look_at_sample(dataset: Dataset, index: int) -> _Finding:
-    files, problems = dataset.files(index), list[Problem]()
-    file = files[0] if files else Path(f"{dataset.name} {dataset.split} {index}")
-    sample = _attempt(lambda: dataset[index], file, problems)
-    if sample is None:
-        return _Finding(tuple(problems))
-    name = str(files[0]) if files else sample.name
-    pixels = np.bincount(sample.labels.ravel(), minlength=256)
-    if not _labelled(pixels, dataset):
-        problems.append(_unlabelled(name))
-    return _Finding(tuple(problems), pixels, *_identity(sample.image, name))
+        return _Finding(problems, pixels)
+    # Of the pixels, so that a copy in another file format is found too.
+    digest = hashlib.blake2b(str(image.shape).encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(image).data)
+    content = str(image_file), digest.hexdigest()
+    return _Finding(problems, pixels, (image.shape[1], image.shape[0]), content)
 
 
 def _attempt(read: Callable[[], T], file: Path, problems: list[Problem]) -> T | None:
@@ -159,38 +201,18 @@ def _attempt(read: Callable[[], T], file: Path, problems: list[Problem]) -> T | 
         return None
 
 
-def _labelled(pixels: NDArray[np.int64], dataset: Dataset) -> int:
-    return int(pixels.sum() - pixels[dataset.class_set.ignore])
-
-
-def _unlabelled(file: str) -> Problem:
-    return Problem(file, "unlabelled", f'"{file}" has no labelled pixel: all are ignored')
-
-
-def _identity(image: NDArray[np.uint8], file: str) -> tuple[tuple[int, int], tuple[str, str]]:
-    # Of the pixels, so that a copy in another file format is found too.
-    digest = hashlib.blake2b(str(image.shape).encode(), digest_size=16)
-    digest.update(np.ascontiguousarray(image).data)
-    return (image.shape[1], image.shape[0]), (file, digest.hexdigest())
-
-
 def sample_sheet(dataset: Dataset, count: int = 12, columns: int = 3) -> Image.Image:
     """A sheet of `count` images from all over the data set, each beside its painted labels.
 
     Images that cannot be read are left out.
     """
     indices = spread(len(dataset), count)
-    samples: list[Sample] = []
-    for index in indices:
-        sample = _attempt(partial(dataset.__getitem__, index), Path(), [])
-        samples += [sample] if sample is not None else []
+    tried = [_attempt(partial(dataset.__getitem__, index), Path(), []) for index in indices]
+    samples = [sample for sample in tried if sample is not None]
     if not samples:
         raise ValueError(
             f"cannot show images of {dataset.name} {dataset.split}: "
-            f"{'none of those tried can be read' if len(indices) else 'it has none'}"
+            f"{'none of those tried can be read' if indices else 'it has none'}"
         )
-    pairs = []
-    for sample in samples:
-        painted = paint(sample.labels, dataset.class_set)
-        pairs.append((sample.image, overlay(sample.image, painted, 0.75)))
-    return contact_sheet(pairs, columns, [sample.name for sample in samples])
+    pairs = [(s.image, overlay(s.image, paint(s.labels, dataset.class_set), 0.75)) for s in samples]
+    return contact_sheet(pairs, columns, [s.name for s in samples])

@@ -1,40 +1,19 @@
-"""Data sets as one thing: an image and its labels by number, wherever they come from.
+"""Data sets as one thing: an image and its labels by index, wherever they come from.
 
 Labels are class indices from 0, and 255 where nothing is to be learnt or measured.
 """
 
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from paumer.classes import CAMVID, Colour
-from paumer.data.images import read_image, read_labels
-from paumer.data.layouts import (
-    SPLITS,
-    Layout,
-    Problem,
-    Value,
-    ade20k,
-    camvid,
-    cityscapes,
-    near,
-    own_folders,
-    own_splits,
-)
-from paumer.data.samples import Dataset, Sample
+from paumer.classes import CAMVID
+from paumer.data.data_yaml import open_yaml, yaml_splits
+from paumer.data.folders import near
+from paumer.data.layouts import LAYOUTS
+from paumer.data.samples import SPLITS, Dataset, Problem, Sample
 from paumer.scenes.scene import scene, scene_seeds
 
-_LAYOUTS: dict[str, Callable[[Path, str], Layout]] = {
-    "camvid": camvid,
-    "cityscapes": cityscapes,
-    "ade20k": ade20k,
-}
 _SCENES = {"train": 2000, "val": 200, "test": 200}
 _SCENE_SIZE = (384, 288)
 _KNOWN = "scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR or the path of a data.yaml"
@@ -63,38 +42,6 @@ class SceneDataset:
         """None: scenes lie in no file."""
 
 
-class FolderDataset:
-    """Images and masks on disk. Reading a bad one is a ValueError that names the file."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.name = layout.name
-        self.split = layout.split
-        self.class_set = layout.class_set
-        self.problems = layout.problems
-        self.pairs = layout.pairs
-        self.code = Code(layout.meaning, layout.rgb)
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def __getitem__(self, index: int) -> Sample:
-        pair = self.pairs[index]
-        image, (labels, wrong) = read_image(pair.image), self.read_mask(index)
-        if image.shape[:2] != labels.shape:
-            raise ValueError(size_message(pair.image, image, pair.mask, labels))
-        if wrong:
-            raise ValueError(self.code.message(pair.mask, wrong))
-        return Sample(pair.name, image, labels)
-
-    def files(self, index: int) -> tuple[Path, Path]:
-        """The files of an image and of its mask."""
-        return self.pairs[index].image, self.pairs[index].mask
-
-    def read_mask(self, index: int) -> tuple[NDArray[np.uint8], dict[Value, int]]:
-        """The labels of an image, and the values of its mask that stand for no class."""
-        return self.code.read(read_labels(self.pairs[index].mask, self.code.rgb))
-
-
 class JoinedDataset:
     """Several data sets of the same classes, one after the other."""
 
@@ -110,102 +57,36 @@ class JoinedDataset:
         self.split = first.split
         self.class_set = first.class_set
         self.problems = tuple(problem for part in parts for problem in part.problems)
-        self.parts = tuple(parts)
-        self._ends = tuple(accumulate(len(part) for part in parts))
+        self.parts = parts
 
     def __len__(self) -> int:
-        return self._ends[-1]
+        return sum(map(len, self.parts))
 
     def __getitem__(self, index: int) -> Sample:
-        part, place = self._find(index)
-        return part[place]
+        part, index = self.find(index)
+        return part[index]
 
     def files(self, index: int) -> tuple[Path, Path] | None:
         """The files of an image and of its labels; None where they are made, not read."""
-        part, place = self._find(index)
-        return part.files(place)
+        part, index = self.find(index)
+        return part.files(index)
 
-    def _find(self, index: int) -> tuple[Dataset, int]:
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        index %= len(self)
-        number = bisect_right(self._ends, index)
-        return self.parts[number], index - (self._ends[number - 1] if number else 0)
-
-
-class Code:
-    """What the values in a mask stand for: ids, or colours where `rgb`."""
-
-    def __init__(
-        self, meaning: Mapping[int, int] | Mapping[Colour, int], rgb: bool = False
-    ) -> None:
-        self.rgb = rgb
-        values = [(v if isinstance(v, int) else _pack(*v), label) for v, label in meaning.items()]
-        self._values = np.array(sorted(values), np.int64)
-        self._bytes = np.full(256, -1, np.int16)
-        small = self._values[(self._values[:, 0] >= 0) & (self._values[:, 0] < 256)]
-        self._bytes[small[:, 0]] = small[:, 1]
-
-    def read(self, mask: NDArray[np.integer]) -> tuple[NDArray[np.uint8], dict[Value, int]]:
-        """The labels of a mask, and the values without meaning (labelled 255) with their pixels."""
-        if self.rgb:
-            red, green, blue = np.moveaxis(mask.astype(np.int32), 2, 0)
-            mask = _pack(red, green, blue)
-        if mask.dtype == np.uint8:
-            labels = self._bytes[mask]
-        else:
-            known = self._values[:, 0]
-            place = np.searchsorted(known, mask).clip(max=len(known) - 1)
-            found = known[place] == mask
-            labels = np.where(found, self._values[place, 1], -1).astype(np.int16)
-        wrong: dict[Value, int] = {}
-        if labels.size and labels.min() < 0:
-            values, pixels = np.unique(mask[labels < 0], return_counts=True)
-            for value, count in zip(values.tolist(), pixels.tolist(), strict=True):
-                colour = (value >> 16, value >> 8 & 255, value & 255)
-                wrong[colour if self.rgb else value] = count
-        return labels.astype(np.uint8), wrong
-
-    def message(self, file: Path, wrong: Mapping[Value, int]) -> str:
-        """A sentence on the values of a mask that stand for no class."""
-        listed = [f"{value} ({count} pixels)" for value, count in list(wrong.items())[:5]]
-        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        what = "colours" if self.rgb else "label ids"
-        return (
-            f'the mask "{file}" holds {what} that stand for no class: {", ".join(listed)}{more}. '
-            f"Known are {self._listed()}"
-        )
-
-    def _listed(self) -> str:
-        known = self._values[:, 0].tolist()
-        if self.rgb:
-            return f"the {len(known)} colours of the classes and of ignore"
-        starts = [v for v in known if v - 1 not in known]
-        ends = [v for v in known if v + 1 not in known]
-        runs = [f"{a}" if a == b else f"{a} to {b}" for a, b in zip(starts, ends, strict=True)]
-        return ", ".join(runs[:12]) + (", ..." if len(runs) > 12 else "")
-
-
-def _pack(red: Any, green: Any, blue: Any) -> Any:
-    return (red << 16) | (green << 8) | blue
-
-
-def size_message(
-    image_file: Path, image: NDArray[np.uint8], mask_file: Path, labels: NDArray[np.uint8]
-) -> str:
-    """A sentence on a mask that has not the size of its image."""
-    return (
-        f'the mask "{mask_file}" is {labels.shape[1]}x{labels.shape[0]}, but its image '
-        f'"{image_file}" is {image.shape[1]}x{image.shape[0]}: they must have the same size'
-    )
+    def find(self, index: int) -> tuple[Dataset, int]:
+        """The part that has an image, and the image's index there."""
+        index = range(len(self))[index]
+        for part in self.parts:
+            if index < len(part):
+                break
+            index -= len(part)
+        return part, index
 
 
 def open_dataset(spec: str, split: str = "train") -> Dataset:
     """The data set of that name: scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR or a data.yaml.
 
     Scenes come as `scenes`, `scenes:COUNT` or `scenes:COUNT@WIDTHxHEIGHT`. Several of the same
-    classes are joined by `+`, as in `camvid:DIR+scenes:400`. Images or masks without a mate, or
-    of the same name, are a ValueError.
+    classes are joined by `+`, as in `camvid:DIR+scenes:400`. Images without a mask, masks
+    without an image and files of the same name are a ValueError.
     """
     dataset = list_dataset(spec, split)
     if dataset.problems:
@@ -224,27 +105,27 @@ def list_dataset(spec: str, split: str = "train") -> Dataset:
     if parts := _joined(spec):
         return JoinedDataset([list_dataset(part, split) for part in parts])
     kind, _, rest = spec.partition(":")
-    if re.fullmatch(r"scenes(@.*)?", kind):
+    if kind.partition("@")[0] == "scenes":
         return _scenes(spec, split)
-    if kind in _LAYOUTS:
-        return FolderDataset(_LAYOUTS[kind](_folder(kind, rest), split))
-    return FolderDataset(own_folders(_data_yaml(spec), split))
+    if kind in LAYOUTS:
+        return LAYOUTS[kind](_folder(kind, rest), split)
+    return open_yaml(_data_yaml(spec), split)
 
 
 def available_splits(spec: str) -> tuple[str, ...]:
     """The splits of a data set that have labels, in the order train, val, test."""
     if parts := _joined(spec):
         each = [available_splits(part) for part in parts]
-        return tuple(split for split in SPLITS if all(split in some for some in each))
+        return tuple(split for split in SPLITS if all(split in splits for splits in each))
     kind, _, rest = spec.partition(":")
     if kind == "camvid":
         root = _folder(kind, rest)
         return tuple(s for s in SPLITS if (root / s).is_dir()) or SPLITS
-    if kind in _LAYOUTS:
+    if kind in LAYOUTS:
         return ("train", "val")
-    if re.fullmatch(r"scenes(@.*)?", kind):
+    if kind.partition("@")[0] == "scenes":
         return SPLITS
-    return own_splits(_data_yaml(spec))
+    return yaml_splits(_data_yaml(spec))
 
 
 def _joined(spec: str) -> list[str]:
@@ -294,5 +175,5 @@ def _data_yaml(spec: str) -> Path:
             return path / "data.yaml"
         raise ValueError(f'the folder "{spec}" holds no data.yaml: give {_KNOWN}')
     kind = spec.partition(":")[0]
-    guess = near(kind, ("scenes", *_LAYOUTS)) if path.suffix not in (".yaml", ".yml") else ""
+    guess = near(kind, ("scenes", *LAYOUTS)) if path.suffix not in (".yaml", ".yml") else ""
     raise ValueError(f'there is no data set "{spec}"{guess}: give {_KNOWN}')

@@ -41,19 +41,17 @@ _READERS: tuple[tuple[bytes, type[ImageFile.ImageFile]], ...] = (
     *((b"P%d" % kind, PpmImageFile) for kind in range(1, 7)),
 )
 _WIDE = ("I", "I;16", "I;16B", "I;16L", "I;16N")
-_UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+# How an image is turned upright by its EXIF orientation, from 2. ImageOps.exif_transpose would also
+# decode and rewrite all other notes, which may be hostile.
+_TURNS = (
+    "FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE",
+    "ROTATE_90",
+)  # fmt: skip
+_UPRIGHT = {i: Image.Transpose[name] for i, name in enumerate(_TURNS, 2)}
 
 
 class UnknownKindError(ValueError):
-    """The file is no image of a kind that can be read."""
+    """The file is not an image of a kind that can be read."""
 
 
 class TooManyPixelsError(ValueError):
@@ -63,8 +61,8 @@ class TooManyPixelsError(ValueError):
 def read_image(source: str | Path | bytes, most: int = PIXEL_LIMIT) -> Picture:
     """The image as uint8 RGB (h w 3), upright; of a moving image the first frame.
 
-    Alpha is dropped, 16 bits become 8. A file that is no image, is damaged, is a bomb or has more
-    than ``most`` pixels is a ValueError that names it. Bytes are the content of a file.
+    Alpha is dropped, 16 bits become 8. A file that is not an image, is damaged, is a bomb or has
+    more than ``most`` pixels is a ValueError that names it. Bytes are the content of a file.
     """
     return _to_rgb(_upright(_load(source, most, SUSPICIOUS)[0]), _name(source))
 
@@ -100,20 +98,17 @@ def _name(source: str | Path | bytes) -> str:
 
 
 def _load(
-    source: str | Path | bytes,
-    most: int = PIXEL_LIMIT,
-    suspicious: tuple[int, int] | None = None,
+    source: str | Path | bytes, most: int = PIXEL_LIMIT, suspicious: tuple[int, int] | None = None
 ) -> tuple[Image.Image, int]:
     """The decoded image in the mode it was stored in, and what `_grey_step` says of it."""
-    if isinstance(source, bytes):
-        return _decode(BytesIO(source), _name(source), most, suspicious)
+    name = _name(source)
     try:
-        with open(source, "rb") as file:
-            return _decode(file, _name(source), most, suspicious)
+        with BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
+            return _decode(file, name, most, suspicious)
     except FileNotFoundError:
-        raise FileNotFoundError(f'there is no file "{source}"') from None
+        raise FileNotFoundError(f'"{name}" does not exist') from None
     except OSError as error:
-        raise ValueError(f'cannot read "{source}": {error.strerror or error}') from error
+        raise ValueError(f'cannot read "{name}": {error.strerror or error}') from error
 
 
 def _decode(
@@ -128,7 +123,7 @@ def _decode(
     reader = next((reader for mark, reader in _READERS if start.startswith(mark)), None)
     if reader is None:
         raise UnknownKindError(
-            f'cannot read "{name}": it is no image of a known kind '
+            f'cannot read "{name}": it is not an image of a known kind '
             f"(PNG, JPEG, WebP, BMP, GIF, TIFF or PPM)"
         )
     # Damaged files make decoders raise almost anything, and every one of them means the same.

@@ -1,14 +1,28 @@
-"""What every data set gives: an image and its labels by number."""
+"""What every data set gives: an image and its labels by index."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paumer.classes import ClassSet
-from paumer.data.layouts import Problem
+
+SPLITS = ("train", "val", "test")
+Kind = Literal[
+    "missing mask", "missing image", "duplicate", "unreadable", "size", "label", "unlabelled",
+    "leak",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong with one file of a data set."""
+
+    file: str
+    kind: Kind
+    message: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +56,9 @@ class Dataset(Protocol):
 
 
 def spread(total: int, count: int | None) -> list[int]:
-    """So many numbers below ``total``, evenly spread; all of them by None or where it has fewer."""
+    """So many indices below ``total``, evenly spread; all of them by None or where it has fewer."""
     if count is not None and count < 1:
-        raise ValueError(f"{count} of {total} images: give at least 1")
+        raise ValueError(f"limit is {count}: give at least 1")
     chosen = total if count is None else min(count, total)
-    numbers: list[int] = np.linspace(0, total - 1, chosen).round().astype(int).tolist()
-    return numbers
+    indices: list[int] = np.linspace(0, total - 1, chosen).round().astype(int).tolist()
+    return indices

@@ -6,7 +6,6 @@ global random state is read or changed.
 """
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -19,22 +18,10 @@ from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as T
 
 from paumer.classes import IGNORE
+from paumer.data.samples import Sample
 
-Dice = np.random.Generator
+Rng = np.random.Generator
 Three = tuple[float, float, float]
-
-
-@runtime_checkable
-class Labelled(Protocol):
-    """Anything with a uint8 RGB image (h w 3) and uint8 labels (h w)."""
-
-    @property
-    def image(self) -> NDArray[np.uint8]:
-        """The image."""
-
-    @property
-    def labels(self) -> NDArray[np.uint8]:
-        """Its labels."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +50,12 @@ class TrainTransform:
             raise ValueError(f"cannot scale by {self.scale}: give (least, most), both above 0")
 
     def __call__(
-        self, sample: Labelled, seed: int
+        self, sample: Sample, seed: int
     ) -> tuple[Float[Tensor, "3 h w"], Int[Tensor, "h w"]]:
         """The normalised crop and its labels, wholly decided by the sample and the seed."""
+        height, width = sample.labels.shape
+        if not height * width:
+            raise ValueError(f'cannot crop "{sample.name}" of {width}x{height}: it has no pixels')
         rng = np.random.Generator(np.random.PCG64(seed))
         size = scaled_size(sample.labels.shape, self.fit, rng.uniform(*self.scale))
         part = [min(most, side) for most, side in zip(self.crop, size, strict=True)]
@@ -89,17 +79,15 @@ class TrainTransform:
         return normal, target
 
     def _choose_box(
-        self, labels: NDArray[np.uint8], size: tuple[int, int], part: list[int], rng: Dice
+        self, labels: NDArray[np.uint8], size: tuple[int, int], part: list[int], rng: Rng
     ) -> tuple[slice, slice]:
         """The rows and columns of the unscaled image that become the crop."""
-        sides = [
-            max(1, round(of * whole / scaled))
-            for of, whole, scaled in zip(part, labels.shape, size, strict=True)
-        ]
+        whole = labels.shape
+        height, width = (max(1, round(part[i] * whole[i] / size[i])) for i in range(2))
         for _ in range(10):
-            top = int(rng.integers(0, labels.shape[0] - sides[0] + 1))
-            left = int(rng.integers(0, labels.shape[1] - sides[1] + 1))
-            box = slice(top, top + sides[0]), slice(left, left + sides[1])
+            top = int(rng.integers(0, whole[0] - height + 1))
+            left = int(rng.integers(0, whole[1] - width + 1))
+            box = slice(top, top + height), slice(left, left + width)
             counts = np.bincount(labels[box].ravel(), minlength=256)
             counts[self.ignore] = 0
             if counts.any() and counts.max() <= self.most * counts.sum():
@@ -119,7 +107,7 @@ def scaled_size(
     return max(1, int(height * factor + 0.5)), max(1, int(width * factor + 0.5))
 
 
-def distort(image: UInt8[Tensor, "3 h w"], rng: Dice) -> UInt8[Tensor, "3 h w"]:
+def distort(image: UInt8[Tensor, "3 h w"], rng: Rng) -> UInt8[Tensor, "3 h w"]:
     """The image in other light: brightness, contrast, saturation and hue, each half the time.
 
     Brightness adds up to 32 of 255, contrast multiplies by 0.5 to 1.5, saturation likewise, hue
@@ -129,14 +117,11 @@ def distort(image: UInt8[Tensor, "3 h w"], rng: Dice) -> UInt8[Tensor, "3 h w"]:
     shift, gain, depth, hue = rng.uniform((-32, 0.5, 0.5, -0.1), (32, 1.5, 1.5, 0.1)).tolist()
     if bright:
         image = (image.to(torch.int16) + round(shift)).clamp_(0, 255).to(torch.uint8)
-    if contrast and early:
-        image = T.adjust_brightness(image, gain)  # Contrast there is a plain factor.
-    if saturate:
-        image = T.adjust_saturation(image, depth)
-    if turn:
-        image = T.adjust_hue(image, hue)
-    if contrast and not early:
-        image = T.adjust_brightness(image, gain)
+    changes = [(saturate, T.adjust_saturation, depth), (turn, T.adjust_hue, hue)]
+    # Contrast is a plain factor, which torchvision calls brightness.
+    changes.insert(0 if early else 2, (contrast, T.adjust_brightness, gain))
+    for wanted, change, amount in changes:
+        image = change(image, amount) if wanted else image
     return image
 
 
@@ -152,6 +137,8 @@ def normalise(
         if min(images.strides) < 0 or not images.flags.writeable:  # torch cannot look at these
             images = images.copy()
         images = torch.from_numpy(images).movedim(-1, -3)
+    if 0 in images.shape[-2:]:
+        raise ValueError(f"cannot normalise images of shape {tuple(images.shape)}: no pixels")
     if images.dtype != torch.uint8 or images.shape[-3] != 3:
         raise ValueError(
             f"cannot normalise {images.dtype} of shape {tuple(images.shape)}: give uint8 RGB, "

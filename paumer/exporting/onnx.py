@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from paumer.disk import replace_file
-from paumer.exporting.traced import Dial, Fixed, describe
+from paumer.exporting.traced import BATCH, Traced, describe
 from paumer.inference.exported import ExportInfo, need
 from paumer.inference.fused import fuse_attention
 from paumer.mode import UNPAUSED, Mode
@@ -34,23 +33,17 @@ def export_onnx(
     """
     onnx = need("onnx", "onnx")
     need("onnxscript", "onnx")
-    model = model.eval()
     info = describe(model, size, mode, dial)
-    images = torch.randn(2, 3, *size)
-    batch = torch.export.Dim("batch", min=1, max=1024)
-    module: nn.Module = Fixed(model, mode)
-    inputs: tuple[Tensor, ...] = (images,)
-    shapes: dict[str, Any] = {"images": {0: batch}}
+    inputs, shapes = {"images": torch.randn(2, 3, *size)}, {"images": {0: BATCH}, "kept": None}
     if dial:
-        module = Dial(model, mode)
-        inputs, shapes = (images, torch.tensor(info.kept(mode.pause))), {**shapes, "kept": None}
+        inputs["kept"] = torch.tensor(info.kept(mode.pause))
     with _only_errors("onnx_ir"):
         program = torch.onnx.export(
-            module.eval(),
-            inputs,
-            input_names=["images", "kept"][: len(inputs)],
+            Traced(model, mode).eval(),
+            tuple(inputs.values()),
+            input_names=list(inputs),
             output_names=["logits", "paused_after"],
-            dynamic_shapes=shapes,
+            dynamic_shapes={name: shapes[name] for name in inputs},
             custom_translation_table={torch.ops.aten.sort.stable: _sort},
             dynamo=True,
             external_data=False,

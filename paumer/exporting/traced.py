@@ -1,43 +1,40 @@
 """A network in one mode as a module of plain tensors, which exporters can trace."""
 
+from pathlib import Path
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from paumer.inference.exported import ExportInfo, check_exportable
-from paumer.mode import Mode
+from paumer.mode import UNPAUSED, Mode
 from paumer.model.segmenter import PausingSegmenter
 from paumer.model.walk import Branch, Pause
 
-
-class Fixed(nn.Module):
-    """One mode as a module of one input."""
-
-    def __init__(self, model: PausingSegmenter, mode: Mode) -> None:
-        super().__init__()
-        self.model, self.mode = model, mode
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Coarse logits, and the block each patch paused after."""
-        out = self.model(images, self.mode, full_size=False)
-        return out.logits, out.paused_after()
+BATCH = torch.export.Dim("batch", min=1, max=1024)
+"""Exported files take any number of images, up to this."""
 
 
-class Dial(nn.Module):
-    """A mode whose ratios are free: its second input says how many patches continue."""
+class Traced(nn.Module):
+    """A network in one mode; with ``kept`` its ratios are free.
+
+    ``kept`` is then how many patches continue after each block of the mode.
+    """
 
     def __init__(self, model: PausingSegmenter, mode: Mode) -> None:
         super().__init__()
         self.model, self.mode = model, mode
 
-    def forward(self, images: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, images: Tensor, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Coarse logits, and the block each patch paused after."""
         model, grid = self.model, self.model.grid(images)
+        if kept is None:
+            out = model(images, self.mode, full_size=False)
+            return out.logits, out.paused_after()
         criterion = model.criterion(self.mode, grid)
         most, pauses = grid[0] * grid[1], []
-        for place, block in enumerate(self.mode.pause.blocks):
-            count = cast(int, kept[place].item())  # int() would ask for its value now.
+        for index, block in enumerate(self.mode.pause.blocks):
+            count = cast(int, kept[index].item())  # int() would ask for its value now.
             torch._check(count >= 1)
             torch._check(count <= most)
             pauses.append(Pause(block, count, criterion))
@@ -67,3 +64,18 @@ def describe(model: PausingSegmenter, size: tuple[int, int], mode: Mode, dial: b
         )
     patches = (size[0] // patch[0]) * (size[1] // patch[1])
     return ExportInfo(model.config.to_json(), size, mode, dial, patches)
+
+
+def export_program(
+    model: PausingSegmenter, path: Path, size: tuple[int, int], mode: Mode = UNPAUSED
+) -> ExportInfo:
+    """Write a torch.export program (.pt2) of one mode."""
+    info = describe(model, size, mode, dial=False)
+    traced, images = Traced(model, mode).eval(), torch.randn(2, 3, *size)
+    with torch.no_grad():
+        program = torch.export.export(traced, (images,), dynamic_shapes={"images": {0: BATCH}})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial.pt2")
+    torch.export.save(program, partial, extra_files={"paumer.json": info.to_json()})
+    partial.replace(path)
+    return info

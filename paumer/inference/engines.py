@@ -2,12 +2,11 @@
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -27,18 +26,20 @@ ENGINES = ("torch", "compile", "onnx", "onnx-int8", "openvino")
 """What can run the network, by name."""
 
 
-@runtime_checkable
-class Engine(Protocol):
+class Engine(ABC):
     """Runs a network on normalised images in some modes."""
 
+    def check(self, mode: Mode) -> None:  # noqa: B027
+        """Raise if the engine cannot run a mode that the network can run."""
+
+    @abstractmethod
     def answers(
         self, images: Float[Tensor, "b 3 h w"], modes: Sequence[Mode], given: GivenCriteria
     ) -> Iterator[Answer]:
         """The answer of each mode, in any order."""
-        ...
 
 
-class TorchEngine:
+class TorchEngine(Engine):
     """The network as it is; what several modes have in common is computed once.
 
     ``each_step`` is called after every block, and may raise to end the work.
@@ -53,18 +54,18 @@ class TorchEngine:
         self, images: Float[Tensor, "b 3 h w"], modes: Sequence[Mode], given: GivenCriteria
     ) -> Iterator[Answer]:
         """The answer of each mode, in the order in which the tree of stages is walked."""
-        # A generator must not be left inside inference mode: step it, then leave.
-        found = self.network.forward_many(images, modes, given, self.each_step)
+        predictions = self.network.forward_many(images, modes, given, self.each_step)
         while True:
+            # A generator must not be left inside inference mode: step it, then leave.
             with torch.inference_mode():
-                answer = next(found, None)
+                answer = next(predictions, None)
             if answer is None:
                 return
             number, prediction = answer
             yield number, prediction.logits, prediction.paused_after()
 
 
-class CompiledEngine:
+class CompiledEngine(Engine):
     """The network compiled by torch for each mode: slow to start, then fast.
 
     The weights of the first call are packed for each number of tokens: what is trained on later
@@ -79,17 +80,17 @@ class CompiledEngine:
     ) -> Iterator[Answer]:
         """The answer of each mode, one after the other."""
         for number, mode in enumerate(modes):
-            # Each mode compiles to a graph of its own; torch keeps eight if not told to.
+            # Each mode compiles to a graph of its own, of which torch keeps eight by default.
             with torch.inference_mode(), torch._dynamo.config.patch(recompile_limit=256):
-                found = self.network(images, mode, given.get(mode.criterion), full_size=False)
-            yield number, found.logits, found.paused_after()
+                prediction = self.network(images, mode, given.get(mode.criterion), full_size=False)
+            yield number, prediction.logits, prediction.paused_after()
 
 
 Exporter = Callable[[PausingSegmenter, Path, tuple[int, int], Mode, bool, bool], object]
 """Writes an ONNX file for images of a size in a mode: with its ratios as inputs, and in 8 bits?"""
 
 
-class ExportedEngine:
+class ExportedEngine(Engine):
     """The network exported when an image size is first met, and kept for the next time.
 
     One file serves all ratios after its blocks; of a model with a context, one mode.
@@ -113,6 +114,10 @@ class ExportedEngine:
         self._open: dict[tuple[tuple[int, int], Mode], tuple[ExportInfo, Runner]] = {}
         self._lock = Lock()  # The exporter traces one network at a time.
 
+    def check(self, mode: Mode) -> None:
+        """Raise unless a file can run the mode."""
+        check_exportable(mode)
+
     def answers(
         self, images: Float[Tensor, "b 3 h w"], modes: Sequence[Mode], given: GivenCriteria
     ) -> Iterator[Answer]:
@@ -124,7 +129,7 @@ class ExportedEngine:
             yield number, torch.from_numpy(logits), torch.from_numpy(paused)
 
     def _session(self, size: tuple[int, int], mode: Mode) -> tuple[ExportInfo, Runner]:
-        check_exportable(mode)
+        self.check(mode)
         # With a context every mode has a file of its own, as no pausing always has.
         dial = bool(mode.pause) and not self.network.context
         if dial:
@@ -133,10 +138,11 @@ class ExportedEngine:
             mode = replace(mode, pause=PauseConfig(tuple((block, 0.5) for block in blocks)))
         with self._lock:
             if (size, mode) not in self._open:
-                kind = f"{'-dial' * dial}{'.int8' * (self.runtime == 'onnx-int8')}"
+                rounded = self.runtime == "onnx-int8"
+                kind = f"{'-dial' * dial}{'.int8' * rounded}"
                 path = self.directory / f"{self._name}-{size[1]}x{size[0]}-{mode.slug}{kind}.onnx"
                 if not path.is_file():
-                    self.export(self.network, path, size, mode, dial, self.runtime == "onnx-int8")
+                    self.export(self.network, path, size, mode, dial, rounded)
                 self._open[size, mode] = open_onnx(path, self.runtime, self.threads, fused=True)
             return self._open[size, mode]
 
@@ -148,17 +154,16 @@ def make_engine(
     export: Exporter | None = None,
     directory: Path | None = None,
 ) -> Engine:
-    """The engine of that name; those of exported files need to be told how to export one.
+    """The engine of that name; those of exported files need a function that exports one.
 
     Exported files are kept in ``directory``, by default the user's cache.
     """
     if name not in ENGINES:
         raise ValueError(f'no engine "{name}": choose one of {", ".join(ENGINES)}')
-    makers: dict[str, Callable[[], Engine]] = {
-        "torch": partial(TorchEngine, network),
-        "compile": partial(CompiledEngine, network),
-    }
-    if name in makers:
-        return makers[name]()
-    assert export is not None, "engines of exported files need an exporter"
+    if name == "torch":
+        return TorchEngine(network)
+    if name == "compile":
+        return CompiledEngine(network)
+    if export is None:
+        raise ValueError(f'the engine "{name}" runs exported files: give a function that exports')
     return ExportedEngine(network, export, name, threads, directory)

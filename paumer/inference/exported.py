@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import torch
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 Runner = Callable[[Float[np.ndarray, "b 3 h w"], list[int]], tuple[np.ndarray, np.ndarray]]
 """Images and how many patches continue, in; logits and the block each patch paused after, out."""
 
+_Infer = Callable[[dict[str, np.ndarray]], list[np.ndarray]]
 
 FORMAT = "paumer 2"
-"""What files say of themselves is written in this way."""
+"""The version of what files say of themselves."""
 
 
 @dataclass(frozen=True)
@@ -54,21 +55,16 @@ class ExportInfo:
 
     def kept(self, pause: PauseConfig) -> list[int]:
         """How many patches continue after each of the file's blocks at a configuration."""
-        shares = dict(pause.stages)
-        extra = sorted(set(shares) - set(self.blocks))
-        if extra:
-            raise ValueError(
-                f'this file cannot pause after block {extra[0]} ("{pause}"): it was exported for '
-                f"{', '.join(map(str, self.blocks))}"
-            )
-        counts, active = [], self.patches
+        check_exportable(Mode(pause=pause))
+        amounts, counts = dict(pause.stages), [self.patches]
         for block in self.blocks:
-            share = shares.get(block, 0.0)
-            if isinstance(share, Threshold):
-                raise ValueError(f'an exported file takes shares, not thresholds ("{pause}")')
-            active = keep_count(active, share)
-            counts.append(active)
-        return counts
+            counts.append(keep_count(counts[-1], cast(float, amounts.pop(block, 0.0))))
+        if amounts:
+            raise ValueError(
+                f'this file cannot pause after block {min(amounts)} ("{pause}"): it was exported '
+                f"for {', '.join(map(str, self.blocks))}"
+            )
+        return counts[1:]
 
     def to_json(self) -> str:
         """As text, for the file's metadata."""
@@ -114,51 +110,53 @@ def open_onnx(
     """
     if not path.is_file():
         raise FileNotFoundError(f'there is no exported file "{path}": make it with paumer export')
-    if engine == "openvino":
-        return _open_openvino(path, threads)
-    runtime = need("onnxruntime", "onnx")
-    options = runtime.SessionOptions()
-    if threads:
-        options.intra_op_num_threads = threads
     proto, info = read_onnx(path)
-    if fused:
-        fuse_attention(proto)
+    if engine == "openvino":
+        infer = _openvino(path, threads)
+    else:
+        if fused:
+            fuse_attention(proto)
+        infer = _onnxruntime(path, proto, threads)
     # Activations are rounded together: images run one by one, and none depends on the others.
     rounded = any(node.op_type == "DynamicQuantizeLinear" for node in proto.graph.node)
-    content = proto.SerializeToString()
-    try:
-        session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # The runtime raises classes of its own for every kind of trouble.
-        raise ValueError(f'cannot run "{path}": {error}') from error
 
     def run(images: np.ndarray, kept: list[int]) -> tuple[np.ndarray, np.ndarray]:
         counts = {"kept": np.asarray(kept, np.int64)} if info.dial else {}
         parts = np.split(images, len(images)) if rounded else [images]
-        found = [session.run(None, {"images": part, **counts}) for part in parts]
-        logits, paused = (np.concatenate(each) for each in zip(*found, strict=True))
+        answers = [infer({"images": part, **counts}) for part in parts]
+        logits, paused = (np.concatenate(each) for each in zip(*answers, strict=True))
         return logits, paused
 
     return info, run
 
 
-def _open_openvino(path: Path, threads: int | None) -> tuple[ExportInfo, Runner]:
+def _onnxruntime(path: Path, proto: "ModelProto", threads: int | None) -> _Infer:
+    runtime = need("onnxruntime", "onnx")
+    options = runtime.SessionOptions()
+    if threads:
+        options.intra_op_num_threads = threads
+    content = proto.SerializeToString()
+    try:
+        session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # The runtime raises classes of its own for every kind of trouble.
+        raise ValueError(f'cannot run "{path}": {error}') from error
+    return lambda inputs: session.run(["logits", "paused_after"], inputs)
+
+
+def _openvino(path: Path, threads: int | None) -> _Infer:
     openvino = need("openvino", "openvino")
-    _, info = read_onnx(path)
     settings: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
     if threads:
         settings["INFERENCE_NUM_THREADS"] = threads
-    compiled = openvino.Core().compile_model(str(path), "CPU", settings)
-    request, lock = compiled.create_infer_request(), Lock()
+    request = openvino.Core().compile_model(str(path), "CPU", settings).create_infer_request()
+    lock = Lock()
 
-    def run(images: np.ndarray, kept: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        feed: dict[str, Any] = {"images": images}
-        if info.dial:
-            feed["kept"] = np.asarray(kept, np.int64)
+    def infer(inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         with lock:  # The next run writes over what this one gave.
-            results = request.infer(feed)
-            return results["logits"].copy(), results["paused_after"].copy()
+            results = request.infer(inputs)
+            return [results[name].copy() for name in ("logits", "paused_after")]
 
-    return info, run
+    return infer
 
 
 def read_onnx(path: Path) -> tuple["ModelProto", ExportInfo]:
@@ -168,11 +166,11 @@ def read_onnx(path: Path) -> tuple["ModelProto", ExportInfo]:
         proto = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # The reader raises classes of its own for every kind of trouble.
         raise ValueError(f'cannot read "{path}": {error}') from error
-    found = {entry.key: entry.value for entry in proto.metadata_props}
-    if "paumer" not in found:
+    notes = {entry.key: entry.value for entry in proto.metadata_props}
+    if "paumer" not in notes:
         raise ValueError(f'"{path}" was not made by paumer export: it does not say what it takes')
     try:
-        return proto, ExportInfo.from_json(found["paumer"])
+        return proto, ExportInfo.from_json(notes["paumer"])
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f'cannot use "{path}": {error}') from error
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -11,15 +11,6 @@ QUERIES = ("Mul", "Squeeze", "Slice", "Transpose", "Reshape")
 KEYS = ("Mul", "Reshape", "Transpose", "Reshape", "Squeeze", "Slice", "Transpose", "Reshape")
 VALUES = ("Squeeze", "Slice", "Transpose", "Reshape")
 """What makes each of the three, from the last operation back to the one that they share."""
-
-
-class Attention(NamedTuple):
-    """An attention of a graph: the tensor of its three inputs side by side, and its last node."""
-
-    source: str
-    heads: int
-    size: int
-    end: Any
 
 
 def fuse_attention(proto: "ModelProto") -> int:
@@ -39,14 +30,13 @@ def fuse_attention(proto: "ModelProto") -> int:
         widths = [heads * size] * 3
         sizes = helper.make_tensor(f"{thirds[0]}_sizes", TensorProto.INT64, [3], widths)
         graph.initializer.append(sizes)
-        place = next(place for place, node in enumerate(graph.node) if node == end)
+        index = list(graph.node).index(end)
         split = helper.make_node("Split", [source, sizes.name], thirds, axis=2)
-        one = helper.make_node(
+        fused = helper.make_node(
             "MultiHeadAttention", thirds, end.output, domain="com.microsoft", num_heads=heads
         )
-        graph.node.remove(end)
-        graph.node.insert(place, split)
-        graph.node.insert(place + 1, one)
+        graph.node[index].CopyFrom(fused)
+        graph.node.insert(index, split)
     if found:
         proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
         _drop_unused(graph)
@@ -54,7 +44,7 @@ def fuse_attention(proto: "ModelProto") -> int:
 
 
 class _Graph:
-    """Who makes each tensor of a graph, and who uses it."""
+    """The node that makes each tensor of a graph, and the nodes that use it."""
 
     def __init__(self, graph: Any) -> None:
         self.maker = {name: node for node in graph.node for name in node.output}
@@ -64,8 +54,11 @@ class _Graph:
             for name in node.input:
                 self.users.setdefault(name, []).append(node)
 
-    def attention(self, softmax: Any) -> Attention | None:
-        """The attention around a softmax, if it is of the form that can be fused."""
+    def attention(self, softmax: Any) -> tuple[str, int, int, Any] | None:
+        """The attention around a softmax, if it is of the form that can be fused.
+
+        That is the tensor of queries, keys and values, the number and size of heads, the last node.
+        """
         if softmax.op_type != "Softmax" or _attribute(softmax, "axis") != -1:
             return None
         scores = self.maker.get(softmax.input[0])
@@ -89,7 +82,7 @@ class _Graph:
             and shape[2] == 3
             and all(self._is_usual_scale(nodes[0], shape[4]) for nodes in (queries, keys))
         )
-        return Attention(values[-1].input[0], int(shape[3]), int(shape[4]), end) if fits else None
+        return (values[-1].input[0], int(shape[3]), int(shape[4]), end) if fits else None
 
     def _user(self, node: Any, kind: str) -> Any:
         """The only user of a node, if it is of that kind."""

@@ -3,20 +3,21 @@
 import hashlib
 import json
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from paumer.data.images import read_image
 from paumer.disk import replace_file
-from paumer.drawing import Picture, write_image, write_mask
+from paumer.drawing import Picture
+from paumer.inference.ahead import map_ahead
 from paumer.inference.governor import Governor
 from paumer.inference.predictor import Predictor
-from paumer.inference.result import Segmentation
+from paumer.inference.result import Segmentation, check_kinds
 from paumer.inference.sources import Source
 from paumer.inference.tiles import Inference
 from paumer.inference.video import VideoReader, VideoWriter
@@ -24,16 +25,15 @@ from paumer.mode import Mode
 from paumer.model.directory import fingerprint
 from paumer.progress import Progress
 
-KINDS = ("mask", "colour", "overlay", "paused", "entropy")
 LINES_FILE = "predictions.jsonl"
 
 
 @dataclass
 class Outcome:
-    """What became of the images: how many were written, passed over, and broken and why."""
+    """What became of the images: how many were written, skipped, and broken and why."""
 
     written: int = 0
-    passed: int = 0
+    skipped: int = 0
     late: int = 0
     broken: list[str] = field(default_factory=list)
     changes: int = 0
@@ -45,7 +45,7 @@ class Job:
     """Images to be segmented into a folder, with what to write of each.
 
     ``governor`` moves the operating point from image to image; then images run one by one.
-    Finished images are listed in ``predictions.jsonl`` and passed over the next time.
+    Finished images are listed in ``predictions.jsonl`` and skipped the next time.
     """
 
     predictor: Predictor
@@ -56,33 +56,39 @@ class Job:
     governor: Governor | None = None
 
     def __post_init__(self) -> None:
-        unknown = [kind for kind in self.kinds if kind not in KINDS]
-        if unknown:
-            raise ValueError(f'cannot write "{unknown[0]}": choose from {", ".join(KINDS)}')
+        check_kinds(self.kinds)
+        for mode in self._modes:  # What no image can run with is not the fault of one.
+            self.predictor.geometry((1, 1), self.predictor.mode(mode), self.inference)
+
+    @property
+    def _modes(self) -> list[Mode]:
+        return [r.point.mode for r in self.governor.rungs] if self.governor else [self.mode]
 
     def run(self, sources: Sequence[Source], progress: Progress | None = None) -> Outcome:
         """Segment the images. Reading and writing happen in threads beside the network."""
-        outcome = Outcome()
-        lines = _read_lines(self.out / LINES_FILE)
-        todo = [source for source in sources if not self._finished(source, lines)]
-        outcome.passed = len(sources) - len(todo)
         self.out.mkdir(parents=True, exist_ok=True)
-        size = 1 if self.governor else self.inference.batch
-        groups = [todo[begin : begin + size] for begin in range(0, len(todo), size)]
         path = self.out / LINES_FILE
-        _drop_broken_end(path)
-        with ThreadPoolExecutor(2) as writers, path.open("a", encoding="utf-8") as file:
-            waiting: list[Future[dict[str, Any]]] = []
-            for done, pictures in self._read(groups, outcome):
-                for source, result in self._segment(pictures, outcome):
-                    waiting.append(writers.submit(self._write, source, result))
-                # Few enough wait that memory stays small, and the disk's speed counts at last.
-                while len(waiting) > 2 * size + 2:
-                    outcome.written += _append(file, waiting.pop(0).result())
+        lines = _read_lines(path)
+        todo = [source for source in sources if not self._finished(source, lines)]
+        outcome = Outcome(skipped=len(sources) - len(todo))
+        size = 1 if self.governor else self.inference.batch
+
+        def segmented() -> Iterator[tuple[Source, Segmentation]]:
+            images = map_ahead(_read, todo, threads=2, ahead=2 * size)
+            for begin in range(0, len(todo), size):
+                group = list(zip(todo[begin : begin + size], images, strict=False))
+                outcome.broken += [str(image) for _, image in group if isinstance(image, Exception)]
+                yield from self._segment_each(
+                    [(s, image) for s, image in group if not isinstance(image, Exception)], outcome
+                )
                 if progress:
-                    progress(outcome.passed + done, len(sources))
-            for future in waiting:
-                outcome.written += _append(file, future.result())
+                    progress(outcome.skipped + begin + len(group), len(sources))
+
+        with path.open("a", encoding="utf-8") as file:
+            for line in map_ahead(self._write, segmented(), threads=2, ahead=2 * size + 2):
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+                outcome.written += 1
         outcome.changes = self.governor.changes if self.governor else 0
         return outcome
 
@@ -97,80 +103,62 @@ class Job:
         with (
             VideoReader(source.path) as reader,
             VideoWriter(out, reader.rate, source.path if reader.has_sound else None) as writer,
-            ThreadPoolExecutor(1) as reading,
-            ThreadPoolExecutor(1) as writing,
         ):
-            frames, waiting = iter(reader), deque[Future[None]]()
-            coming = reading.submit(_next_frame, frames)
-            lag = None
-            while (arrival := coming.result()) is not None:
-                coming = reading.submit(_next_frame, frames)
-                frame, arrived = arrival
-                if self.governor:
-                    if outcome.written == 0:
-                        self._warm_up(frame, self.governor)
-                        arrived = time.perf_counter()
-                    lag = self.governor.lag(arrived, time.perf_counter())
-                ((_, result),) = self._segment([(source, frame)], outcome, lag)
-                waiting.append(writing.submit(_write_frame, writer, result))
-                if len(waiting) > 4:  # Memory stays small, and a slow disk counts at last.
-                    waiting.popleft().result()
+            frames = self._segmented_frames(reader, outcome)
+            for _ in map_ahead(lambda result: writer.write(result.blended()), frames, ahead=4):
                 outcome.written += 1
                 if progress:
                     progress(outcome.written, max(outcome.written, reader.frames))
-            for future in waiting:
-                future.result()
         outcome.seconds = time.perf_counter() - begin
         outcome.changes = self.governor.changes if self.governor else 0
         return outcome
 
-    def _warm_up(self, frame: Picture, governor: Governor) -> None:
-        """Run every rung once: engines export or compile what they first meet."""
-        for rung in governor.rungs:
-            self.predictor.predict_batch([frame], rung.point.mode, self.inference)
+    def _segmented_frames(self, reader: VideoReader, outcome: Outcome) -> Iterator[Segmentation]:
+        for number, next_frame in enumerate(map_ahead(_next_frame, repeat(iter(reader)))):
+            if next_frame is None:
+                return
+            (frame, arrived), lag = next_frame, None
+            if self.governor:
+                if number == 0:  # Engines export or compile what they first meet.
+                    for mode in self._modes:
+                        self.predictor.predict_batch([frame], mode, self.inference)
+                    arrived = time.perf_counter()
+                lag = self.governor.lag(arrived, time.perf_counter())
+            yield from self._segment([frame], outcome, lag)
 
-    def _read(
-        self, groups: Sequence[Sequence[Source]], outcome: Outcome
-    ) -> Iterator[tuple[int, list[tuple[Source, Picture]]]]:
-        """The images of each group that can be read, the next ones read meanwhile."""
-        done = 0
-        with ThreadPoolExecutor(2) as readers:
-            coming = [[readers.submit(read_image, s.path) for s in g] for g in groups[:2]]
-            for number, group in enumerate(groups):
-                ready = []
-                for source, future in zip(group, coming.pop(0), strict=True):
-                    try:
-                        ready.append((source, future.result()))
-                    except (ValueError, OSError) as error:
-                        outcome.broken.append(str(error))
-                if number + 2 < len(groups):
-                    following = groups[number + 2]
-                    coming.append([readers.submit(read_image, s.path) for s in following])
-                done += len(group)
-                yield done, ready
+    def _segment_each(
+        self, images: list[tuple[Source, Picture]], outcome: Outcome
+    ) -> list[tuple[Source, Segmentation]]:
+        """The segmentations of images; one that cannot be segmented counts as broken."""
+        if not images:
+            return []
+        try:
+            results = self._segment([image for _, image in images], outcome)
+        except ValueError as error:
+            if len(images) > 1:
+                return [pair for one in images for pair in self._segment_each([one], outcome)]
+            outcome.broken.append(f'cannot segment "{images[0][0].path}": {error}')
+            return []
+        return [(source, result) for (source, _), result in zip(images, results, strict=True)]
 
     def _segment(
-        self,
-        pictures: list[tuple[Source, Picture]],
-        outcome: Outcome,
-        lag: float | None = None,
-    ) -> list[tuple[Source, Segmentation]]:
-        if not pictures:
-            return []
+        self, images: list[Picture], outcome: Outcome, lag: float | None = None
+    ) -> list[Segmentation]:
         begin = time.perf_counter()
         rung = self.governor.choose(begin, lag or 0.0) if self.governor else None
         mode = rung.point.mode if rung else self.mode
-        images = [image for _, image in pictures]
         results = self.predictor.predict_batch(images, mode, self.inference)
         if self.governor and rung:
             seconds = time.perf_counter() - begin
             self.governor.note(rung, seconds)
             allowed = 1 if lag is None else 2
             outcome.late += (lag or 0.0) + seconds > allowed * self.governor.target
-        return [(source, r) for (source, _), r in zip(pictures, results, strict=True)]
+        return results
 
-    def _write(self, source: Source, result: Segmentation) -> dict[str, Any]:
-        paths = write_results(result, self.out / source.name, self.kinds)
+    def _write(self, segmented: tuple[Source, Segmentation]) -> dict[str, Any]:
+        """Write what is wanted of one image; its line in the list of finished ones."""
+        source, result = segmented
+        paths = result.save(self.out, source.name, self.kinds)
         return {
             "image": str(source.path),
             "name": source.name,
@@ -190,11 +178,14 @@ class Job:
 
     def _cache_key(self, source: Source) -> str:
         """A text that changes with whatever changes the results of an image."""
-        modes = str(self.mode)
+        modes = ", ".join(map(str, self._modes))
         if self.governor:
-            modes = ", ".join(str(rung.point.mode) for rung in self.governor.rungs)
             modes = f"{self.governor.target}: {modes}"
-        parts = (modes, self.inference, self.kinds, self._model, _version(source.path))
+        version = str(source.path)
+        with suppress(OSError):  # If it is gone, its reader reports it.
+            file = source.path.stat()
+            version = f"{source.path.resolve()} {file.st_size} {file.st_mtime_ns}"
+        parts = (modes, self.inference, self.kinds, self._model, version)
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
     @cached_property
@@ -205,13 +196,12 @@ class Job:
         return f"{predictor.config} {engine} {weights}"
 
 
-def _version(path: Path) -> str:
-    """Which image lies there: when it was written, and its size."""
+def _read(source: Source) -> Picture | Exception:
+    """An image, or the error why it cannot be read."""
     try:
-        file = path.stat()
-    except OSError:  # It is gone, which only its reader needs to say.
-        return str(path)
-    return f"{path.resolve()} {file.st_size} {file.st_mtime_ns}"
+        return read_image(source.path)
+    except (ValueError, OSError) as error:
+        return error
 
 
 def _next_frame(frames: Iterator[Picture]) -> tuple[Picture, float] | None:
@@ -220,55 +210,15 @@ def _next_frame(frames: Iterator[Picture]) -> tuple[Picture, float] | None:
     return None if frame is None else (frame, time.perf_counter())
 
 
-def _write_frame(writer: VideoWriter, result: Segmentation) -> None:
-    writer.write(result.blended())
-
-
-def write_results(result: Segmentation, stem: Path, kinds: Sequence[str]) -> list[Path]:
-    """Write what is asked for of one segmentation; the paths written."""
-    paths = []
-    for kind in kinds:
-        path = stem.with_name(f"{stem.name}_{kind}.png")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if kind == "mask":
-            write_mask(path, result.labels, result.classes)
-        else:
-            write_image(path, _DRAW[kind](result))
-        paths.append(path)
-    return paths
-
-
-_DRAW: dict[str, Callable[[Segmentation], Any]] = {
-    "colour": Segmentation.painted,
-    "overlay": Segmentation.overlay,
-    "paused": Segmentation.pause_map,
-    "entropy": Segmentation.entropy_map,
-}
-
-
-def _append(file: Any, line: dict[str, Any]) -> int:
-    file.write(json.dumps(line) + "\n")
-    file.flush()
-    return 1
-
-
 def _read_lines(path: Path) -> dict[str, dict[str, Any]]:
-    """What earlier runs finished, by name; a line that was cut off counts for nothing."""
-    found = {}
-    if path.is_file():
-        for text in path.read_text("utf-8", errors="replace").splitlines():
-            try:
-                line = json.loads(text)
-                found[line["name"]] = line
-            except (ValueError, TypeError, KeyError):
-                continue
-    return found
-
-
-def _drop_broken_end(path: Path) -> None:
-    """Cut off a last line that a kill left unfinished, so that the next one starts afresh."""
-    if path.is_file():
-        content = path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if whole != content:
-            replace_file(path, whole)
+    """What earlier runs finished, by name; a last line that a kill cut off is taken out."""
+    content = path.read_bytes() if path.is_file() else b""
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content:
+        replace_file(path, whole)
+    lines = {}
+    for text in whole.decode("utf-8", errors="replace").splitlines():
+        with suppress(ValueError, TypeError, KeyError):
+            line = json.loads(text)
+            lines[line["name"]] = line
+    return lines

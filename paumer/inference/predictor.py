@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
@@ -17,14 +18,7 @@ from paumer.data.images import read_image
 from paumer.data.transforms import normalise
 from paumer.inference.engines import Engine, TorchEngine
 from paumer.inference.result import Segmentation
-from paumer.inference.tiles import (
-    Inference,
-    Plan,
-    full_labels,
-    scaled_size,
-    window_size,
-    window_starts,
-)
+from paumer.inference.tiles import Corner, Geometry, Inference, Plan, Size, full_labels
 from paumer.measurement import Measurement
 from paumer.mode import UNPAUSED, Mode, ModeLike, by_size, check_runnable, read_mode
 from paumer.model.segmenter import GivenCriteria, PausingSegmenter, pad_to_patches
@@ -46,7 +40,7 @@ class Predictor:
             raise ValueError("the network has no configuration: its normalisation is not known")
         self.network = network.eval()
         self.engine = engine or TorchEngine(network)
-        self.config = network.config
+        self.config, self.patch = network.config, network.backbone.patch
         self.points = dict(points or {})
         colours = self.config.colours or distinct_colours(len(self.config.classes))
         ignore = 255 if len(colours) <= 255 else 65535
@@ -77,6 +71,7 @@ class Predictor:
         mode = read_mode(given, self.modes)
         if not study:
             check_runnable(mode)
+            self.engine.check(mode)
         self.network.check(replace(mode, size=None))
         return mode
 
@@ -95,8 +90,8 @@ class Predictor:
         ``mode`` is a `Mode`, its text such as ``3:0.4 exit``, or the name of an operating point.
         The rest is as in `Inference`.
         """
-        how = Inference(window=window, stride=stride, scales=tuple(scales), flip=flip)
-        return self.predict_batch([image], mode, how)[0]
+        inference = Inference(window=window, stride=stride, scales=tuple(scales), flip=flip)
+        return self.predict_batch([image], mode, inference)[0]
 
     def predict_batch(
         self,
@@ -105,9 +100,8 @@ class Predictor:
         inference: Inference | None = None,
     ) -> list[Segmentation]:
         """The segmentation of each image; those of one size run together."""
-        for _, results in self.predict_many(images, [mode], inference):
-            return results
-        return []
+        found = self.predict_many(images, [mode], inference)
+        return next((results for _, results in found), [])
 
     def predict_many(
         self,
@@ -123,135 +117,135 @@ class Predictor:
         """
         arrays = [_as_array(image) for image in images]
         known = [self.mode(mode, study=bool(given)) for mode in modes]
-        how = self._as_trained(inference or Inference())
-        for size, numbers in by_size(known).items():
-            some = [replace(known[number], size=None) for number in numbers]
-            for place, results in self._predict(arrays, size, some, how, given):
-                own = known[numbers[place]]
-                yield numbers[place], [replace(result, mode=own) for result in results]
-
-    def _predict(
-        self,
-        images: Sequence[UInt8[np.ndarray, "_ _ 3"]],
-        size: int | None,
-        modes: Sequence[Mode],
-        how: Inference,
-        given: GivenCriteria,
-    ) -> Iterator[tuple[int, list[Segmentation]]]:
-        """The segmentations of images at one size."""
-        begin = time.perf_counter()
-        plans = [Plan.all_of(image, size or self.config.short_side, how) for image in images]
-        patch = self.network.backbone.patch
-        for number in self._run([p for passes in plans for p in passes], modes, how.batch, given):
-            with torch.inference_mode():
-                labels = [
-                    full_labels([plan.blended(patch) for plan in passes]).numpy()
-                    for passes in plans
+        inference = self._as_trained(inference)
+        for numbers in by_size(known).values():
+            begin, same = time.perf_counter(), [known[number] for number in numbers]
+            plans = [self._plans(image, same[0].size, inference) for image in arrays]
+            for index in self._run(plans, same, inference.batch, given):
+                with torch.inference_mode():
+                    labels = [full_labels([p.enlarge() for p in each]).numpy() for each in plans]
+                seconds = (time.perf_counter() - begin) / len(arrays)
+                results = [
+                    Segmentation(
+                        image=image,
+                        labels=label,
+                        entropy=plan.entropy(),
+                        paused_after=plan.paused_after(),
+                        patch=plan.geometry.patch_pixels,
+                        mode=same[index],
+                        seconds=seconds,
+                        classes=self.classes,
+                    )
+                    for image, label, (plan, *_) in zip(arrays, labels, plans, strict=True)
                 ]
-            seconds = (time.perf_counter() - begin) / max(1, len(images))
-            results = [
-                Segmentation(
-                    image=image,
-                    labels=label,
-                    entropy=plan.entropy(patch),
-                    paused_after=plan.paused_after(patch),
-                    patch=plan.patch(patch),
-                    mode=modes[number],
-                    seconds=seconds,
-                    classes=self.classes,
-                )
-                for image, label, (plan, *_) in zip(images, labels, plans, strict=True)
-            ]
-            yield number, results
-            begin = time.perf_counter()
+                yield numbers[index], results
+                begin = time.perf_counter()
 
-    def windows(
-        self, size: tuple[int, int], mode: Mode = UNPAUSED, inference: Inference | None = None
-    ) -> int:
-        """Into how many windows an image of that (height, width) is cut."""
-        starts = window_starts(self._scaled(size, mode), self._as_trained(inference or Inference()))
-        return len(starts[0]) * len(starts[1])
-
-    def input_size(
-        self, size: tuple[int, int], mode: Mode = UNPAUSED, inference: Inference | None = None
-    ) -> tuple[int, int]:
-        """The (height, width) that the network sees of an image of that size, or of a window."""
-        return window_size(self._scaled(size, mode), self._as_trained(inference or Inference()))
-
-    def macs(
-        self, size: tuple[int, int], mode: Mode = UNPAUSED, inference: Inference | None = None
-    ) -> int:
-        """Exact MACs of an image of that (height, width), over all its windows."""
-        seen = self.input_size(size, mode, inference)
-        one = self.network.macs(seen, replace(mode, size=None))
-        return self.windows(size, mode, inference) * one
-
-    def scaled_labels(
-        self, labels: UInt8[np.ndarray, "h w"], mode: Mode = UNPAUSED
-    ) -> UInt8[np.ndarray, "_h _w"]:
-        """An image's true labels at the size at which the network sees the image."""
-        size = self._scaled((labels.shape[0], labels.shape[1]), mode)
-        rows, columns = (
-            ((2 * np.arange(new) + 1) * old) // (2 * new)
-            for new, old in zip(size, labels.shape, strict=True)
-        )
-        scaled: UInt8[np.ndarray, "_h _w"] = labels[rows][:, columns]
-        return scaled
-
-    def network_inputs(
-        self,
-        image: UInt8[np.ndarray, "h w 3"],
-        mode: Mode = UNPAUSED,
-        inference: Inference | None = None,
-    ) -> Float[Tensor, "windows 3 _h _w"]:
-        """What the network sees of an image, window by window in whole patches: for timing."""
-        how = self._as_trained(inference or Inference())
-        plan, *_ = Plan.all_of(image, mode.size or self.config.short_side, how)
-        return pad_to_patches(self._normalised(plan), self.network.backbone.patch)
-
-    def whole_input(self, image: UInt8[np.ndarray, "h w 3"]) -> Float[Tensor, "1 3 _h _w"]:
-        """An image as the network sees it whole, at the size it was trained for."""
-        return self._normalised(Plan.of(image, self.config.short_side, Inference()))
-
-    def _normalised(self, plan: Plan) -> Float[Tensor, "windows 3 _h _w"]:
-        pixels = torch.stack([plan.crop(corner) for corner in plan.corners()]).to(self.device)
-        return normalise(pixels, self.config.mean, self.config.std)
-
-    def _scaled(self, size: tuple[int, int], mode: Mode) -> tuple[int, int]:
-        return scaled_size(size, mode.size or self.config.short_side)
-
-    def _as_trained(self, how: Inference) -> Inference:
-        """What is not said of windows is as the model was trained."""
-        config = self.config
-        window = how.window or config.window
-        if how.stride and not window:
-            raise ValueError(f"a stride of {how.stride} means nothing without a window: give both")
-        return replace(
-            how, window=window, stride=how.stride or (None if how.window else config.stride)
-        )
+    def _plans(
+        self, image: UInt8[np.ndarray, "h w 3"], short_side: int | None, inference: Inference
+    ) -> list[Plan]:
+        """A plan for each scale, and for the mirrored image where it is wanted."""
+        size, side = (image.shape[0], image.shape[1]), short_side or self.config.short_side
+        return [
+            Plan.of(image, Geometry.of(size, self.patch, side, inference, scale), mirrored)
+            for scale in inference.scales
+            for mirrored in ((False, True) if inference.flip else (False,))
+        ]
 
     def _run(
-        self, plans: Sequence[Plan], modes: Sequence[Mode], batch: int, given: GivenCriteria
+        self,
+        plans: Sequence[Sequence[Plan]],
+        modes: Sequence[Mode],
+        batch: int,
+        given: GivenCriteria,
     ) -> Iterator[int]:
         """Put the network's answers into the plans, mode by mode; the number of each mode."""
-        queues: dict[tuple[int, int], list[tuple[Plan, tuple[int, int]]]] = {}
-        for plan in plans:
-            queues.setdefault(plan.window, []).extend((plan, key) for key in plan.corners())
+        queues: dict[Size, list[tuple[Plan, Corner]]] = {}
+        for plan in chain.from_iterable(plans):
+            queue = queues.setdefault(plan.geometry.window, [])
+            queue += [(plan, corner) for corner in plan.geometry.corners]
         parts = [q[i : i + batch] for q in queues.values() for i in range(0, len(q), batch)]
         # One batch can take all modes at once; of several, each mode has to see all.
         numbers = range(len(modes))
         groups = [list(numbers)] if len(parts) == 1 else [[number] for number in numbers]
         for group in groups:
             for part in parts:
-                pixels = torch.stack([plan.crop(key) for plan, key in part]).to(self.device)
-                images = normalise(pixels, self.config.mean, self.config.std)
-                some = [modes[number] for number in group]
-                for number, logits, paused in self.engine.answers(images, some, given):
-                    logits, paused = logits.float().cpu(), paused.cpu()
-                    for place, (plan, key) in enumerate(part):
-                        plan.logits[key], plan.paused[key] = logits[place], paused[place]
+                images = self._normalised(part)
+                same = [replace(modes[number], size=None) for number in group]
+                for number, logits, paused in self.engine.answers(images, same, given):
+                    answers = zip(part, logits.float().cpu(), paused.cpu(), strict=True)
+                    for (plan, corner), one, blocks in answers:
+                        plan.logits[corner], plan.paused[corner] = one, blocks
                     if part is parts[-1]:
                         yield group[number]
+
+    def _normalised(
+        self, windows: Sequence[tuple[Plan, Corner]]
+    ) -> Float[Tensor, "windows 3 _h _w"]:
+        pixels = torch.stack([plan.crop(corner) for plan, corner in windows]).to(self.device)
+        return normalise(pixels, self.config.mean, self.config.std)
+
+    def _as_trained(self, inference: Inference | None) -> Inference:
+        """The settings, with windows as in training where nothing is given."""
+        inference, config = inference or Inference(), self.config
+        window = inference.window or config.window
+        stride = inference.stride or (None if inference.window else config.stride)
+        if inference.stride and not window:
+            raise ValueError(f"a stride of {stride} means nothing without a window: give both")
+        return replace(inference, window=window, stride=stride)
+
+    def geometry(
+        self, size: Size, mode: ModeLike = UNPAUSED, inference: Inference | None = None
+    ) -> Geometry:
+        """How an image of that (height, width) is scaled and cut into windows."""
+        side = self.mode(mode, study=True).size or self.config.short_side
+        return Geometry.of(size, self.patch, side, self._as_trained(inference))
+
+    def windows(
+        self, size: Size, mode: ModeLike = UNPAUSED, inference: Inference | None = None
+    ) -> int:
+        """Into how many windows an image of that (height, width) is cut."""
+        return len(self.geometry(size, mode, inference).corners)
+
+    def input_size(
+        self, size: Size, mode: ModeLike = UNPAUSED, inference: Inference | None = None
+    ) -> Size:
+        """The (height, width) that the network sees of an image of that size, or of a window."""
+        return self.geometry(size, mode, inference).window
+
+    def macs(
+        self, size: Size, mode: ModeLike = UNPAUSED, inference: Inference | None = None
+    ) -> int:
+        """Exact MACs of an image of that (height, width), over all its windows."""
+        geometry, mode = self.geometry(size, mode, inference), self.mode(mode, study=True)
+        return len(geometry.corners) * self.network.macs(geometry.window, replace(mode, size=None))
+
+    def scaled_labels(
+        self, labels: UInt8[np.ndarray, "h w"], mode: ModeLike = UNPAUSED
+    ) -> UInt8[np.ndarray, "_h _w"]:
+        """An image's true labels at the size at which the network sees the image."""
+        geometry = self.geometry((labels.shape[0], labels.shape[1]), mode)
+        rows, columns = (
+            ((2 * np.arange(new) + 1) * old) // (2 * new)
+            for new, old in zip(geometry.scaled, labels.shape, strict=True)
+        )
+        return np.asarray(labels[rows][:, columns])
+
+    def network_inputs(
+        self,
+        image: UInt8[np.ndarray, "h w 3"],
+        mode: ModeLike = UNPAUSED,
+        inference: Inference | None = None,
+    ) -> Float[Tensor, "windows 3 _h _w"]:
+        """What the network sees of an image, window by window in whole patches: for timing."""
+        plan = Plan.of(image, self.geometry((image.shape[0], image.shape[1]), mode, inference))
+        windows = [(plan, corner) for corner in plan.geometry.corners]
+        return pad_to_patches(self._normalised(windows), self.patch)
+
+    def whole_input(self, image: UInt8[np.ndarray, "h w 3"]) -> Float[Tensor, "1 3 _h _w"]:
+        """An image as the network sees it whole, at the size it was trained for."""
+        plan, *_ = self._plans(image, None, Inference())
+        return self._normalised([(plan, (0, 0))])
 
 
 def _as_array(image: ImageLike) -> UInt8[np.ndarray, "h w 3"]:

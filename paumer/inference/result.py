@@ -1,7 +1,7 @@
 """What the predictor gives: an image's labels, where the work went, and images of both."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -64,14 +64,13 @@ class Segmentation:
 
     def overlay(self, alpha: float = 0.5) -> Image.Image:
         """The image with its classes painted over it, and a legend."""
-        painted = self.blended(alpha)
-        shares = self.class_shares()
-        present = [i for i, name in enumerate(self.classes.names) if shares[name] > 0]
+        names, colours, shares = self.classes.names, self.classes.colours, self.class_shares()
+        present = [i for i, name in enumerate(names) if shares[name] > 0]
         return drawing.with_legend(
-            painted,
-            [self.classes.names[i] for i in present],
-            [self.classes.colours[i] for i in present],
-            [shares[self.classes.names[i]] for i in present],
+            self.blended(alpha),
+            [names[i] for i in present],
+            [colours[i] for i in present],
+            [shares[names[i]] for i in present],
         )
 
     def pause_map(self) -> Image.Image:
@@ -112,17 +111,34 @@ class Segmentation:
         top = math.log(max(2, len(self.classes.names)))
         grid = Image.fromarray((255 * np.clip(self.entropy / top, 0, 1)).astype(np.uint8))
         large = np.asarray(grid.resize(self.labels.shape[::-1], Image.Resampling.BILINEAR))
-        glowing: UInt8[np.ndarray, "h w 3"] = _GLOW[large]
-        return glowing
+        return _GLOW.take(large, 0)
 
-    def save(self, directory: str | Path, stem: str) -> list[Path]:
-        """Write the label mask, the overlay and the pause map; the paths written."""
-        directory = Path(directory)
-        paths = [directory / f"{stem}_{kind}.png" for kind in ("mask", "overlay", "paused")]
-        drawing.write_mask(paths[0], self.labels, self.classes)
-        drawing.write_image(paths[1], self.overlay())
-        drawing.write_image(paths[2], self.pause_map())
+    def save(
+        self, directory: str | Path, stem: str, kinds: Sequence[str] = ("mask", "overlay", "paused")
+    ) -> list[Path]:
+        """Write an image file of each of some `KINDS`; the paths written."""
+        check_kinds(kinds)
+        paths = [Path(directory) / f"{stem}_{kind}.png" for kind in kinds]
+        for kind, path in zip(kinds, paths, strict=True):
+            drawing.write_image(path, KINDS[kind](self))
         return paths
+
+
+KINDS: dict[str, Callable[[Segmentation], Image.Image | drawing.Picture]] = {
+    "mask": lambda result: drawing.mask_image(result.labels, result.classes),
+    "colour": Segmentation.painted,
+    "overlay": Segmentation.overlay,
+    "paused": Segmentation.pause_map,
+    "entropy": Segmentation.entropy_map,
+}
+"""What can be written of a segmentation."""
+
+
+def check_kinds(kinds: Sequence[str]) -> None:
+    """Raise unless all of these can be written of a segmentation."""
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        raise ValueError(f'cannot write "{unknown[0]}": choose from {", ".join(KINDS)}')
 
 
 def block_colours(count: int) -> list[tuple[int, int, int]]:

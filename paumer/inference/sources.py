@@ -4,6 +4,7 @@ import glob
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from paumer.data.images import SUFFIXES
@@ -31,13 +32,13 @@ def find_sources(texts: Sequence[str | Path], leave_out: Path | None = None) -> 
     Folders are searched recursively, and the results mirror them. What lies below ``leave_out``,
     the output folder, is not taken for input.
     """
-    found: dict[Path, Source] = {}
+    sources: dict[Path, Source] = {}
     for text in texts:
         for source in _find(str(text)):
-            inside = leave_out is not None and _is_below(source.path, leave_out)
-            if not inside or Path(text) == source.path:
-                found.setdefault(source.path, source)
-    return _distinct(found.values())
+            below = leave_out and source.path.resolve().is_relative_to(leave_out.resolve())
+            if not below or Path(text) == source.path:
+                sources.setdefault(source.path, source)
+    return _distinct(list(sources.values()))
 
 
 def _find(text: str) -> list[Source]:
@@ -45,12 +46,12 @@ def _find(text: str) -> list[Source]:
     if path.is_file():
         return [Source(path, path.stem)]
     if path.is_dir():
-        return _below(path, (p for p in path.rglob("*")), f'no images or videos in "{text}"')
+        return _below(path, path.rglob("*"), f'no images or videos in "{text}"')
     if glob.has_magic(text):
-        root = Path(*_plain_parts(path))
+        root = Path(*takewhile(lambda part: not glob.has_magic(part), path.parts))
         matches = (Path(name) for name in glob.glob(text, recursive=True))  # noqa: PTH207
         return _below(root, matches, f'nothing matches "{text}"')
-    raise FileNotFoundError(f'there is no file or folder "{text}"')
+    raise FileNotFoundError(f'"{text}" is neither a file nor a folder')
 
 
 def _below(root: Path, paths: Iterable[Path], complaint: str) -> list[Source]:
@@ -61,33 +62,16 @@ def _below(root: Path, paths: Iterable[Path], complaint: str) -> list[Source]:
     return [Source(p, p.relative_to(root).with_suffix("").as_posix()) for p in files]
 
 
-def _plain_parts(path: Path) -> list[str]:
-    """The parts of a pattern before the first that has a wildcard."""
-    parts = []
-    for part in path.parts:
-        if glob.has_magic(part):
-            break
-        parts.append(part)
-    return parts
-
-
-def _distinct(sources: Iterable[Source]) -> list[Source]:
-    """The sources, with names that no two share: a.png and a.jpg become a.png and a.jpg."""
-    sources = list(sources)
+def _distinct(sources: Sequence[Source]) -> list[Source]:
+    """The sources, with names that no two share: a.png beside a.jpg keeps its suffix."""
     times = Counter(source.name for source in sources)
-    named = [
-        Source(s.path, s.name if times[s.name] == 1 else f"{s.name}{s.path.suffix}")
-        for s in sources
-    ]
-    twice = [name for name, count in Counter(s.name for s in named).items() if count > 1]
-    if twice:
-        both = [str(s.path) for s in named if s.name == twice[0]]
-        raise ValueError(
-            f"the results of {both[0]} and {both[1]} would overwrite each other: "
-            f"give their folder instead, or one --out each"
-        )
-    return named
-
-
-def _is_below(path: Path, folder: Path) -> bool:
-    return path.resolve().is_relative_to(folder.resolve())
+    named: dict[str, Source] = {}
+    for path, name in ((source.path, source.name) for source in sources):
+        source = Source(path, name if times[name] == 1 else f"{name}{path.suffix}")
+        if source.name in named:
+            raise ValueError(
+                f"the results of {named[source.name].path} and {path} would overwrite each other: "
+                f"give their folder instead, or one --out each"
+            )
+        named[source.name] = source
+    return list(named.values())

@@ -7,14 +7,14 @@ of labels needs only a slice of ``down``.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Self
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -23,10 +23,16 @@ from paumer.data.images import PIXEL_LIMIT
 STRIP, TILE = 32, 512
 """Rows and columns of labels made at a time: their logits stay small, whatever the image."""
 
+Size = tuple[int, int]
+"""Height and width."""
+
+Corner = tuple[int, int]
+"""Where a window begins: its top and left."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Inference:
-    """How the predictor cuts, repeats and batches; the mode says the rest.
+    """How the predictor cuts, repeats and batches; the mode decides the rest.
 
     ``window`` cuts an image into overlapping squares of that side, ``stride`` apart (default: the
     window less 32, at least half of it), whose logits are averaged, as Segmenter and
@@ -88,47 +94,24 @@ Pass = tuple[Float[Tensor, "classes _ _"], Float[Tensor, "h _"], Float[Tensor, "
 def full_labels(passes: Sequence[Pass]) -> UInt8[Tensor, "h w"] | Int[Tensor, "h w"]:
     """The likeliest class of every pixel, made strip by strip.
 
-    Of several passes over one image, at other scales or mirrored, the probabilities are averaged.
+    Of several passes of one image, at other scales or mirrored, the probabilities are averaged.
     """
-    (coarse, down, across), *more = passes
+    coarse, down, across = passes[0]
     classes, height, width = len(coarse), len(down), len(across)
     labels = torch.empty(height, width, dtype=torch.uint8 if classes <= 256 else torch.int32)
     for left in range(0, width, TILE):
-        columns = slice(left, left + TILE)
-        tiles = [_tile(coarse, across[columns]) for coarse, _, across in passes]
+        columns, tiles = slice(left, left + TILE), []
+        for coarse, down, across in passes:  # Across first: there are few coarse rows.
+            matrix, used = _used_columns(across[columns])
+            tiles.append((coarse[:, :, used].permute(1, 0, 2) @ matrix.T, down))
         for top in range(0, height, STRIP):
-            rows = slice(top, top + STRIP)
-            strips = [
-                _strip(tile, down[rows]) for tile, (_, down, _) in zip(tiles, passes, strict=True)
-            ]
-            best = (
-                sum((strip.softmax(1) for strip in strips[1:]), strips[0].softmax(1))
-                if more
-                else strips[0]
-            )
-            labels[rows, columns] = best.max(1).indices
+            rows, strips = slice(top, top + STRIP), []
+            for tile, down in tiles:
+                matrix, used = _used_columns(down[rows])
+                logits = (matrix @ tile[used].flatten(1)).view(len(matrix), *tile.shape[1:])
+                strips.append(logits if len(tiles) == 1 else logits.softmax(1))
+            labels[rows, columns] = sum(strips[1:], strips[0]).max(1).indices
     return labels
-
-
-def _tile(
-    coarse: Float[Tensor, "classes gh gw"], across: Float[Tensor, "w gw"]
-) -> Float[Tensor, "gh classes w"]:
-    """The coarse logits' rows, enlarged to some columns: few enough to do before the rows."""
-    matrix, used = _used_columns(across)
-    return coarse[:, :, used].permute(1, 0, 2) @ matrix.T
-
-
-def _strip(
-    tile: Float[Tensor, "gh classes w"], down: Float[Tensor, "r gh"]
-) -> Float[Tensor, "r classes w"]:
-    """The logits of some rows of a tile."""
-    matrix, needed = _used_columns(down)
-    return (matrix @ tile[needed].flatten(1)).view(len(down), *tile.shape[1:])
-
-
-def side_by_side(grids: Sequence[Sequence[Tensor]]) -> Tensor:
-    """Grids of windows, row by row, as one large grid."""
-    return torch.cat([torch.cat(list(row), -1) for row in grids], -2)
 
 
 def _linear(matrix: Float[Tensor, "n c"], size: int) -> Float[Tensor, "size c"]:
@@ -143,136 +126,132 @@ def _used_columns(matrix: Float[Tensor, "n c"]) -> tuple[Float[Tensor, "n u"], s
     return matrix[:, used], used
 
 
-@dataclass
-class Plan:
-    """One image on its way: where its windows lie, and what the network said of each."""
+@dataclass(frozen=True)
+class Geometry:
+    """How an image is scaled and cut into windows, and how their coarse cells make its pixels.
 
-    pixels: UInt8[Tensor, "3 h w"]
-    size: tuple[int, int]
-    window: tuple[int, int]
+    Everything is (height, width): of the image as it comes in, as it is scaled, of a window, and of
+    a patch. ``starts`` are where windows begin, down and across.
+    """
+
+    size: Size
+    scaled: Size
+    window: Size
     starts: tuple[tuple[int, ...], tuple[int, ...]]
-    logits: dict[tuple[int, int], Float[Tensor, "classes gh gw"]] = field(default_factory=dict)
-    paused: dict[tuple[int, int], Int[Tensor, "ph pw"]] = field(default_factory=dict)
-    mirrored: bool = False
-
-    @classmethod
-    def all_of(
-        cls, image: UInt8[np.ndarray, "h w 3"], size: int | None, how: Inference
-    ) -> list[Self]:
-        """A plan for each scale, and for the mirrored image where it is asked for."""
-        mirrors = (False, True) if how.flip else (False,)
-        return [
-            cls.of(image, size, how, scale, mirror) for scale in how.scales for mirror in mirrors
-        ]
+    patch: Size
 
     @classmethod
     def of(
         cls,
-        image: UInt8[np.ndarray, "h w 3"],
-        short_side: int | None,
-        how: Inference,
+        size: Size,
+        patch: Size,
+        short_side: int | None = None,
+        inference: Inference | None = None,
         scale: float = 1.0,
-        mirror: bool = False,
     ) -> Self:
-        """The plan of an image whose shorter side is scaled to ``short_side``, then by a factor."""
-        pixels = torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
-        size = (image.shape[0], image.shape[1])
-        whole = scaled_size(size, short_side)
-        target = (max(1, int(whole[0] * scale + 0.5)), max(1, int(whole[1] * scale + 0.5)))
-        if target != size:
-            if not 1 < target[0] * target[1] <= PIXEL_LIMIT:
-                raise ValueError(
-                    f"an image of {size[1]}x{size[0]} pixels would be scaled to {target[1]}x"
-                    f"{target[0]}: give another size or scale"
-                )
-            # Smoothed when it gets smaller, as training crops are.
-            pixels = F.interpolate(pixels[None], size=target, mode="bilinear", antialias=True)[0]
-        if mirror:
-            pixels = pixels.flip(2)
-        shape = (pixels.shape[1], pixels.shape[2])
-        return cls(
-            pixels, size, window_size(shape, how), window_starts(shape, how), mirrored=mirror
-        )
+        """That of an image whose shorter side is scaled to ``short_side``, then by a factor."""
+        if min(size) < 1:
+            raise ValueError(f"an image of {size[1]}x{size[0]} pixels is empty: give at least 1x1")
+        height, width = (max(1, int(side * scale + 0.5)) for side in scaled_size(size, short_side))
+        if (height, width) != size and not 1 < height * width <= PIXEL_LIMIT:
+            raise ValueError(
+                f"an image of {size[1]}x{size[0]} pixels would be scaled to {width}x{height}: "
+                f"give another size or scale"
+            )
+        inference = inference or Inference()
+        largest = inference.window or max(height, width)
+        stride = inference.stride or max((largest + 1) // 2, largest - 32)
+        starts = anchors(height, largest, stride), anchors(width, largest, stride)
+        window = min(height, largest), min(width, largest)
+        return cls(size, (height, width), window, starts, patch)
 
-    def patch(self, own: tuple[int, int]) -> tuple[float, float]:
-        """Pixels of the image, as it came in, that a patch covers."""
-        height, width = self.pixels.shape[1:]
-        return own[0] * self.size[0] / height, own[1] * self.size[1] / width
-
-    def corners(self) -> list[tuple[int, int]]:
+    @property
+    def corners(self) -> list[Corner]:
         """Where each window begins: its top and left."""
         return [(top, left) for top in self.starts[0] for left in self.starts[1]]
 
-    def crop(self, key: tuple[int, int]) -> UInt8[Tensor, "3 h w"]:
-        """The window that begins at a corner."""
-        top, left = key
-        return self.pixels[:, top : top + self.window[0], left : left + self.window[1]]
+    @property
+    def padded(self) -> Size:
+        """The size of a window in whole patches."""
+        (height, width), (down, across) = self.window, self.patch
+        return -(-height // down) * down, -(-width // across) * across
 
-    def blended(self, patch: tuple[int, int]) -> Pass:
-        """The coarse logits, and how they make those of the image as it came in."""
-        grids = [[self.logits[top, left] for left in self.starts[1]] for top in self.starts[0]]
-        cells = grids[0][0].shape[1:]
-        down, across = (
-            blending(
-                self.starts[axis],
-                self.window[axis],
-                cells[axis],
-                -(-self.window[axis] // patch[axis]) * patch[axis],
-                self.pixels.shape[1 + axis],
-                self.size[axis],
-            )
-            for axis in (0, 1)
+    @property
+    def patch_pixels(self) -> tuple[float, float]:
+        """Pixels of the image, as it comes in, that a patch covers down and across."""
+        (height, width), (down, across) = self.scaled, self.patch
+        return down * self.size[0] / height, across * self.size[1] / width
+
+    def enlarge(self, logits: Mapping[Corner, Float[Tensor, "classes gh gw"]]) -> Pass:
+        """The coarse logits of all windows, and how they make those of the image."""
+        rows = [[logits[top, left] for left in self.starts[1]] for top in self.starts[0]]
+        coarse, cells = torch.cat([torch.cat(row, 2) for row in rows], 1), rows[0][0].shape[1:]
+        sides = zip(
+            self.starts, self.window, cells, self.padded, self.scaled, self.size, strict=True
         )
-        return side_by_side(grids), down, across.flip(0) if self.mirrored else across
+        down, across = (blending(*side) for side in sides)
+        return coarse, down, across
 
-    def entropy(self, patch: tuple[int, int]) -> Float[np.ndarray, "gh gw"]:
-        """The entropy of the final prediction on the image's coarse grid."""
-        parts = {key: _grid_entropy(value) for key, value in self.logits.items()}
-        return self._paste(parts, patch).numpy()
-
-    def paused_after(self, patch: tuple[int, int]) -> UInt8[np.ndarray, "ph pw"]:
-        """The block after which each patch of the image paused."""
-        parts = {key: value.to(torch.uint8) for key, value in self.paused.items()}
-        return self._paste(parts, patch).numpy()
-
-    def _paste(self, parts: dict[tuple[int, int], Tensor], patch: tuple[int, int]) -> Tensor:
+    def paste(self, grids: Mapping[Corner, Shaped[Tensor, "gh gw"]]) -> Shaped[Tensor, "_ _"]:
         """The windows' grids as one grid of the image; where they overlap the first counts."""
-        first = parts[0, 0]
-        cells = [
-            number / (-(-side // p) * p)
-            for number, side, p in zip(first.shape, self.window, patch, strict=True)
-        ]
-        size = [math.ceil(side * c) for side, c in zip(self.pixels.shape[1:], cells, strict=True)]
-        whole = first.new_zeros(size)
-        for key, part in reversed(list(parts.items())):
-            top, left = (round(start * c) for start, c in zip(key, cells, strict=True))
-            rows, columns = size[0] - top, size[1] - left
-            whole[top : top + len(part), left : left + part.shape[1]] = part[:rows, :columns]
+        first = grids[0, 0]
+        cells = [count / side for count, side in zip(first.shape, self.padded, strict=True)]
+        height, width = (math.ceil(s * c) for s, c in zip(self.scaled, cells, strict=True))
+        whole = first.new_zeros(height, width)
+        for corner, grid in reversed(list(grids.items())):
+            top, left = (round(start * c) for start, c in zip(corner, cells, strict=True))
+            part = whole[top : top + grid.shape[0], left : left + grid.shape[1]]
+            part.copy_(grid[: part.shape[0], : part.shape[1]])
         return whole
 
 
-def window_starts(size: tuple[int, int], how: Inference) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Where the windows of an image begin, down and across."""
-    if how.window is None:
-        return (0,), (0,)
-    stride = how.stride or max((how.window + 1) // 2, how.window - 32)
-    return anchors(size[0], how.window, stride), anchors(size[1], how.window, stride)
+@dataclass
+class Plan:
+    """One pass of an image: what the network sees of it, and what it answers to each window."""
+
+    geometry: Geometry
+    pixels: UInt8[Tensor, "3 h w"]
+    mirrored: bool = False
+    logits: dict[Corner, Float[Tensor, "classes gh gw"]] = field(default_factory=dict)
+    paused: dict[Corner, Int[Tensor, "ph pw"]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, image: UInt8[np.ndarray, "h w 3"], geometry: Geometry, mirrored: bool = False
+    ) -> Self:
+        """The plan of an image, scaled and mirrored."""
+        pixels = torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
+        size = geometry.scaled
+        if size != geometry.size:  # Smoothed when it gets smaller, as training crops are.
+            pixels = F.interpolate(pixels[None], size=size, mode="bilinear", antialias=True)[0]
+        return cls(geometry, pixels.flip(2) if mirrored else pixels, mirrored)
+
+    def crop(self, corner: Corner) -> UInt8[Tensor, "3 h w"]:
+        """The window that begins at a corner."""
+        (top, left), (height, width) = corner, self.geometry.window
+        return self.pixels[:, top : top + height, left : left + width]
+
+    def enlarge(self) -> Pass:
+        """The coarse logits, and how they make those of the image as it came in."""
+        coarse, down, across = self.geometry.enlarge(self.logits)
+        return coarse, down, across.flip(0) if self.mirrored else across
+
+    def entropy(self) -> Float[np.ndarray, "gh gw"]:
+        """The entropy of the final prediction on the image's coarse grid."""
+        grids = {}
+        for corner, logits in self.logits.items():
+            log_p = logits.log_softmax(0)
+            grids[corner] = -(log_p.exp() * log_p).sum(0)
+        return self.geometry.paste(grids).numpy()
+
+    def paused_after(self) -> UInt8[np.ndarray, "ph pw"]:
+        """The block after which each patch of the image paused."""
+        return self.geometry.paste(self.paused).to(torch.uint8).numpy()
 
 
-def window_size(size: tuple[int, int], how: Inference) -> tuple[int, int]:
-    """The part of an image that the network sees at once."""
-    largest = how.window or max(size)
-    return min(size[0], largest), min(size[1], largest)
-
-
-def scaled_size(size: tuple[int, int], short_side: int | None) -> tuple[int, int]:
+def scaled_size(size: Size, short_side: int | None) -> Size:
     """The size at which the shorter side is ``short_side`` long."""
     if short_side is None:
         return size
     height, width = (max(1, round(side * short_side / min(size))) for side in size)
     return height, width
-
-
-def _grid_entropy(logits: Float[Tensor, "classes gh gw"]) -> Float[Tensor, "gh gw"]:
-    log_p = logits.log_softmax(0)
-    return -(log_p.exp() * log_p).sum(0)

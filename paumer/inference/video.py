@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-Picture = NDArray[np.uint8]
+from paumer.drawing import Picture
 
 
 def _av() -> Any:
@@ -73,12 +72,12 @@ class VideoWriter:
         self._stream.options = {"crf": "20", "preset": "veryfast"}
         self._count = 0
         self._sound_file = av.open(str(sound_of)) if sound_of else None
-        self._packets: Iterator[Any] | None = None
+        self._packets: Iterator[Any] = iter(())
         if self._sound_file is not None and self._sound_file.streams.audio:
             source = self._sound_file.streams.audio[0]
             self._sound = self._file.add_stream_from_template(source)
-            self._packets = iter(self._sound_file.demux(source))
-        self._next: Any = None
+            self._packets = (p for p in self._sound_file.demux(source) if p.dts is not None)
+        self._packet = next(self._packets, None)
 
     def write(self, image: Picture) -> None:
         """Add one image; the first one decides the size."""
@@ -96,38 +95,22 @@ class VideoWriter:
 
     def _copy_sound(self, until: float) -> None:
         """Copy the sound up to a time, so that sound and images lie beside each other."""
-        while self._packets is not None:
-            packet = self._next or next(self._packets, None)
-            self._next = None
-            if packet is None:
-                self._packets = None
-            elif packet.dts is None:
-                continue
-            elif packet.dts * packet.time_base > until:
-                self._next = packet
-                return
-            else:
-                packet.stream = self._sound
-                self._file.mux(packet)
-
-    def close(self) -> None:
-        """Write what is left, and give the file its name."""
-        if self._count:
-            self._file.mux(self._stream.encode())
-            self._copy_sound(float("inf"))
-        self._file.close()
-        if self._sound_file is not None:
-            self._sound_file.close()
-        self._partial.replace(self.path)
+        while (packet := self._packet) is not None and packet.dts * packet.time_base <= until:
+            packet.stream = self._sound
+            self._file.mux(packet)
+            self._packet = next(self._packets, None)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is None:
-            self.close()
-            return
+        if kind is None and self._count:
+            self._file.mux(self._stream.encode())
+            self._copy_sound(float("inf"))
         self._file.close()
         if self._sound_file is not None:
             self._sound_file.close()
-        self._partial.unlink(missing_ok=True)
+        if kind is None:
+            self._partial.replace(self.path)
+        else:
+            self._partial.unlink(missing_ok=True)

@@ -37,16 +37,12 @@ _GRIDS = 64  # So many grids are kept at most.
 class _Kept(NamedTuple):
     """Positions by grid, and the weights they follow from.
 
-    The weights are held, so that no others can take their address.
+    The weights are kept, so that no others can take their address.
     """
 
     weights: Tensor
     version: int
     positions: dict[tuple[int, int], Positions]
-
-    def fit(self, weights: Tensor) -> bool:
-        """Whether these are the weights, unchanged."""
-        return weights.data_ptr() == self.weights.data_ptr() and weights._version == self.version
 
 
 class Backbone(nn.Module):
@@ -70,6 +66,14 @@ class Backbone(nn.Module):
         self.vit = vit
         self.position_resize = position_resize
         self.rotary = getattr(vit, "rope", None) is not None
+        self.width = int(vit.embed_dim)
+        """Channels of a token."""
+        self.prefix = int(vit.num_prefix_tokens)
+        """How many tokens (class, distillation, registers) stand before the patches."""
+        self.depth = len(vit.blocks)
+        """How many blocks there are."""
+        self.patch: tuple[int, int] = vit.patch_embed.patch_size
+        """Height and width of a patch in pixels."""
         self._kept: _Kept | None = None
 
     @property
@@ -84,27 +88,6 @@ class Backbone(nn.Module):
         norm: Callable[[Tensor], Tensor] = self.vit.norm
         return norm
 
-    @property
-    def width(self) -> int:
-        """Channels of a token."""
-        return int(self.vit.embed_dim)
-
-    @property
-    def prefix(self) -> int:
-        """How many tokens (class, distillation, registers) stand before the patches."""
-        return int(self.vit.num_prefix_tokens)
-
-    @property
-    def depth(self) -> int:
-        """How many blocks there are."""
-        return len(self.vit.blocks)
-
-    @property
-    def patch(self) -> tuple[int, int]:
-        """Height and width of a patch in pixels."""
-        height, width = self.vit.patch_embed.patch_size
-        return int(height), int(width)
-
     def embed(
         self, images: Float[Tensor, "b 3 h w"]
     ) -> tuple[Float[Tensor, "b t d"], Float[Tensor, "n r"] | None]:
@@ -113,9 +96,8 @@ class Backbone(nn.Module):
         patches = vit.patch_embed(images)
         batch, height, width, _ = patches.shape
         patches = patches.flatten(1, 2)
-        names = ("cls_token", "dist_token", "reg_token")
-        given = [getattr(vit, name, None) for name in names]
-        heads = [token.expand(batch, -1, -1) for token in given if token is not None]
+        first = (getattr(vit, name, None) for name in ("cls_token", "dist_token", "reg_token"))
+        heads = [token.expand(batch, -1, -1) for token in first if token is not None]
         position, table = self._positions_of((height, width))
         if position is None:
             tokens = torch.cat([*heads, patches], 1)
@@ -129,19 +111,19 @@ class Backbone(nn.Module):
         """Position embeddings and rotary table of a grid of patches; kept while nothing learns."""
         if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return self._make_positions(grid)
-        own = self.vit.pos_embed
-        weights = next(self.parameters()) if own is None else own
+        stored = self.vit.pos_embed
+        weights = next(self.parameters()) if stored is None else stored
         if weights.is_inference():  # Nothing says whether such weights have changed.
             return self._make_positions(grid)
-        kept = self._kept
-        if kept is None or not kept.fit(weights):
+        kept, state = self._kept, (weights.data_ptr(), weights._version)
+        if kept is None or state != (kept.weights.data_ptr(), kept.version):
             kept = self._kept = _Kept(weights.detach(), weights._version, {})
-        found = kept.positions.get(grid)
-        if found is None:
+        positions = kept.positions.get(grid)
+        if positions is None:
             if len(kept.positions) >= _GRIDS:
                 kept.positions.clear()
-            found = kept.positions[grid] = self._make_positions(grid)
-        return found
+            positions = kept.positions[grid] = self._make_positions(grid)
+        return positions
 
     def _make_positions(self, grid: tuple[int, int]) -> Positions:
         vit, position = self.vit, self.vit.pos_embed
@@ -166,14 +148,6 @@ class Backbone(nn.Module):
         result: Tensor = block(tokens, rope=table) if self.rotary else block(tokens)
         return result
 
-    def embed_macs(self, patches: int) -> int:
-        """Multiply-adds of cutting one image into ``patches`` tokens."""
-        return patches * int(self.vit.patch_embed.proj.weight.numel())
-
-    def block_macs(self, number: int, tokens: int) -> int:
-        """Multiply-adds of block ``number`` over ``tokens`` tokens of one image."""
-        return attention_block_macs(self.blocks[number - 1], tokens)
-
 
 def gather_table(
     table: Float[Tensor, "n r"] | Float[Tensor, "b 1 n r"], kept: Int[Tensor, "b k"]
@@ -193,7 +167,7 @@ def extend_table(table: Float[Tensor, "b 1 n r"], count: int) -> Float[Tensor, "
 
 
 def attention_block_macs(block: nn.Module, tokens: int) -> int:
-    """Multiply-adds of one transformer block: its linear layers and the two attention products."""
+    """MACs of one transformer block: its linear layers and the two attention products."""
     layers = {name: m for name, m in block.named_modules() if isinstance(m, nn.Linear)}
     linear = sum(layer.weight.numel() for layer in layers.values())
     ends = [layer for name, layer in layers.items() if name.endswith(_ATTENTION_ENDS)]
@@ -239,16 +213,6 @@ def create_backbone(
             if isinstance(module, nn.LayerNorm):
                 module.eps = norm_eps
     return Backbone(vit, position_resize)
-
-
-def normalisation(name: str) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
-    """Mean and standard deviation of the images that the backbone's timm weights expect."""
-    _check_name(name)
-    config = timm.get_pretrained_cfg(name)
-    if not config:
-        return (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
-    mean, std = config.mean, config.std
-    return (mean[0], mean[1], mean[2]), (std[0], std[1], std[2])
 
 
 def _check_name(name: str) -> None:

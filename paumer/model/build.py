@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from paumer.model.backbone import create_backbone, normalisation
+from paumer.model.backbone import create_backbone
 from paumer.model.config import ModelConfig
 from paumer.model.segmenter import PausingSegmenter
 
 
-def build_model(
+def build_model(  # Eight parameters: what a user of the paper's networks chooses, by their names.
     backbone: str = "vit_tiny_patch16_384",
     decoder: str = "mask",
     classes: int | Sequence[str] = 19,
@@ -26,19 +27,20 @@ def build_model(
     embeddings are stored for (default: the backbone's own); images of any size still run. With
     ``context`` the mean of the patches that pause continues in their place.
     """
+    if isinstance(classes, str | bool):
+        raise TypeError(f"classes is {classes!r}: give a list of names, or how many there are")
     names = [f"class {i}" for i in range(classes)] if isinstance(classes, int) else classes
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     part = create_backbone(backbone, size, weights, drop_path)
-    height, width = part.vit.patch_embed.img_size
-    mean, std = normalisation(backbone)
+    trained: dict[str, Any] = part.vit.pretrained_cfg  # As timm's weights were trained.
     config = ModelConfig(
         backbone=backbone,
         decoder=decoder,
         classes=tuple(names),
-        image_size=(height, width),
+        image_size=part.vit.patch_embed.img_size,
         decoder_options=dict(decoder_options or {}),
-        mean=mean,
-        std=std,
+        mean=trained["mean"],
+        std=trained["std"],
         drop_path=drop_path,
         context=context,
     )

@@ -1,10 +1,12 @@
 """How a network is built, and what its classes and images are: one value, kept as JSON."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
-_LARGEST = 65536  # No real image side or decoder width is beyond this.
+from paumer.mode import LARGEST_SIDE
+
 _REMOVED = ("rejoin", "aux_norm", "temperatures")
 """Entries of 0.1 that changed how a network runs."""
 
@@ -40,23 +42,28 @@ class ModelConfig:
                 raise ValueError(f"{name!r} is not a name")
         if not self.classes:
             raise ValueError("classes needs at least one name")
-        _check_numbers("image_size", self.image_size, 2, 1, _LARGEST)
-        _check_numbers("mean", self.mean, 3, -_LARGEST, _LARGEST)
-        _check_numbers("std", self.std, 3, 1e-6, _LARGEST)
-        _check_numbers("norm_eps", [1e-5 if self.norm_eps is None else self.norm_eps], 1, 0, 1)
-        _check_numbers("drop_path", [self.drop_path], 1, 0, 1)
+        name, count = Counter(self.classes).most_common(1)[0]
+        if count > 1:
+            raise ValueError(f'{count} classes are called "{name}": give each its own name')
+        _check_numbers("image_size", self.image_size, 2, (1, LARGEST_SIDE), int)
+        _check_numbers("mean", self.mean, 3, (-LARGEST_SIDE, LARGEST_SIDE))
+        _check_numbers("std", self.std, 3, (1e-6, LARGEST_SIDE))
+        _check_numbers("drop_path", [self.drop_path], 1, (0, 1))
+        if self.norm_eps is not None:
+            _check_numbers("norm_eps", [self.norm_eps], 1, (0, 1))
         for name in ("short_side", "window", "stride"):
-            _check_numbers(name, [getattr(self, name) or 1], 1, 1, _LARGEST)
+            if (side := getattr(self, name)) is not None:
+                _check_numbers(name, [side], 1, (1, LARGEST_SIDE), int)
         if not isinstance(self.context, bool):
             raise ValueError(f"context: {self.context!r} is not true or false")
         for colour in _listed(self.colours):
-            _check_numbers("colours", colour, 3, 0, 255)
+            _check_numbers("colours", colour, 3, (0, 255), int)
         if self.colours and len(self.colours) != len(self.classes):
             raise ValueError(f"{len(self.colours)} colours for {len(self.classes)} classes")
         if not isinstance(self.decoder_options, Mapping):
             raise ValueError(f"decoder_options {self.decoder_options!r} are not named numbers")
         for name, number in self.decoder_options.items():
-            _check_numbers(name, [number], 1, 0, 64 if name == "depth" else _LARGEST)
+            _check_numbers(name, [number], 1, (0, 64 if name == "depth" else LARGEST_SIDE))
 
     @classmethod
     def from_json(cls, values: Mapping[str, object]) -> Self:
@@ -89,12 +96,14 @@ def _listed(values: Any) -> Sequence[Any]:
     return values
 
 
-def _check_numbers(name: str, values: Any, count: int, low: float, high: float) -> None:
+def _check_numbers(
+    name: str, values: Any, count: int, limits: tuple[float, float], kind: Any = int | float
+) -> None:
     for value in _listed(values):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{name}: {value!r} is not a number")
-        if not low <= value <= high:
-            raise ValueError(f"{name}: {value} is out of range, {low} to {high}")
+        if isinstance(value, bool) or not isinstance(value, kind):
+            raise ValueError(f"{name}: {value!r} is not a {'whole ' if kind is int else ''}number")
+        if not limits[0] <= value <= limits[1]:
+            raise ValueError(f"{name}: {value} is out of range, {limits[0]} to {limits[1]}")
     if len(values) != count:
         raise ValueError(f"{name} needs {count} numbers, not {len(values)}")
 

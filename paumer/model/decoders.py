@@ -41,9 +41,7 @@ class LinearDecoder(TokenDecoder):
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
-        self.head = nn.Linear(width, classes)
-        nn.init.trunc_normal_(self.head.weight, std=0.02)
-        nn.init.zeros_(self.head.bias)
+        self.head = AuxHead(width, classes)
 
     def token_logits(self, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b n classes"]:
         """Class logits of each token."""
@@ -51,7 +49,7 @@ class LinearDecoder(TokenDecoder):
         return logits
 
     def macs(self, tokens: int) -> int:
-        """Multiply-adds over ``tokens`` patches of one image."""
+        """MACs over ``tokens`` patches of one image."""
         return tokens * self.head.weight.numel()
 
 
@@ -96,7 +94,7 @@ class MaskTransformer(TokenDecoder):
         return logits
 
     def macs(self, tokens: int) -> int:
-        """Multiply-adds over ``tokens`` patches of one image."""
+        """MACs over ``tokens`` patches of one image."""
         _, classes, width = self.class_embedding.shape
         blocks = sum(attention_block_macs(block, tokens + classes) for block in self.blocks)
         projections = (2 * tokens + classes) * width * width
@@ -138,30 +136,28 @@ class PUPDecoder(nn.Module):
         return logits
 
     def macs(self, tokens: int) -> int:
-        """Multiply-adds over ``tokens`` patches of one image."""
+        """MACs over ``tokens`` patches of one image."""
         total, pixels = 0, tokens
         for number, convolution in enumerate(self.convolutions):
             pixels *= self.scale**2 if number else 1
-            total += pixels * convolution.get_submodule("0").weight.numel()  # type: ignore[operator]
+            total += pixels * sum(p.numel() for p in convolution.parameters() if p.dim() == 4)
         return total + pixels * self.classifier.weight.numel()
 
 
 Decoder = LinearDecoder | MaskTransformer | PUPDecoder
 
 
+DECODERS = {"linear": LinearDecoder, "mask": MaskTransformer, "pup": PUPDecoder}
+
+
 def create_decoder(
-    name: str, width: int, classes: int, options: Mapping[str, int | float] = MappingProxyType({})
+    name: str, width: int, classes: int, options: Mapping[str, Any] = MappingProxyType({})
 ) -> Decoder:
     """The decoder of that name: ``linear``, ``mask`` or ``pup``."""
-    decoders: dict[str, type[LinearDecoder | MaskTransformer | PUPDecoder]] = {
-        "linear": LinearDecoder,
-        "mask": MaskTransformer,
-        "pup": PUPDecoder,
-    }
-    if name not in decoders:
-        raise ValueError(f'no decoder "{name}": choose one of {", ".join(decoders)}')
-    numbers: dict[str, Any] = dict(options)
-    return decoders[name](width, classes, **numbers)
+    if name not in DECODERS:
+        raise ValueError(f'no decoder "{name}": choose one of {", ".join(DECODERS)}')
+    decoder: Decoder = DECODERS[name](width, classes, **options)
+    return decoder
 
 
 def to_grid(values: Float[Tensor, "b n c"], grid: tuple[int, int]) -> Float[Tensor, "b c h w"]:

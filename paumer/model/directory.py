@@ -7,25 +7,19 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-)
+from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from paumer.disk import sync, usual_mode
+from paumer.disk import new_beside, sync
 from paumer.model.config import ModelConfig
 
 CONFIG_FILE = "config.json"
@@ -42,11 +36,7 @@ def save_model(directory: Path, config: ModelConfig, tensors: Mapping[str, Tenso
     A new one appears complete or not at all. In one that exists each file is replaced as a whole,
     all of them or none if something fails, and a model card or other files already there stay.
     """
-    parent = directory.resolve().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=parent))
-    try:
-        new.chmod(usual_mode())
+    with new_beside(directory) as new:
         contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
         save_file(contiguous, new / WEIGHTS_FILE, metadata={"format": "pt"})
         (new / CONFIG_FILE).write_text(json.dumps(config.to_json(), indent=2) + "\n", "utf-8")
@@ -59,9 +49,7 @@ def save_model(directory: Path, config: ModelConfig, tensors: Mapping[str, Tenso
             sync(directory)
         else:
             new.rename(directory)
-        sync(parent)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
+        sync(new.parent)
 
 
 def _move_files(new: Path, directory: Path) -> None:
@@ -71,14 +59,15 @@ def _move_files(new: Path, directory: Path) -> None:
     names = [name for name in (WEIGHTS_FILE, CONFIG_FILE, CARD_FILE) if (new / name).exists()]
     for name in names:
         if (directory / name).exists():
-            _link(directory / name, before / name)
-    moved = []
+            try:
+                os.link(directory / name, before / name)
+            except OSError:  # A file system without hard links.
+                shutil.copy2(directory / name, before / name)
     try:
         for name in names:
-            moved.append(name)
             os.replace(new / name, directory / name)
     except BaseException:
-        for name in moved:
+        for name in names:
             if (before / name).exists():
                 os.replace(before / name, directory / name)
             else:
@@ -86,56 +75,32 @@ def _move_files(new: Path, directory: Path) -> None:
         raise
 
 
-def _link(file: Path, to: Path) -> None:
-    try:
-        os.link(file, to)
-    except OSError:  # A file system without hard links.
-        shutil.copy2(file, to)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HubOptions:
-    """How a model is asked for from the hub: as in ``huggingface_hub.hf_hub_download``."""
-
-    force_download: bool = False
-    token: str | bool | None = None
-    cache_dir: str | Path | None = None
-    local_files_only: bool = False
-    revision: str | None = None
-
-
-def find_model(name: str, hub: HubOptions | None = None) -> Path:
+def find_model(name: str, **hub: Any) -> Path:
     """The directory of a model on disk, a training run's, a built-in one, or one from the hub.
 
-    Only ``config.json``, ``model.safetensors`` and, where there are any, the operating points are
-    ever asked for; pickles are refused.
+    Options for the ``hub`` are those of ``huggingface_hub.hf_hub_download``. Only ``config.json``,
+    ``model.safetensors`` and the operating points are ever downloaded; pickles are refused.
     """
     if os.path.isdir(name):
         inner = Path(name) / "model"
         return inner if (inner / CONFIG_FILE).is_file() else Path(name)
     if name in (known.name for known in MODELS.glob("*")):
         return MODELS / name
-    options = asdict(hub or HubOptions())
     try:
-        paths = [hf_hub_download(name, file, **options) for file in (CONFIG_FILE, WEIGHTS_FILE)]
-    except (LocalEntryNotFoundError, HFValidationError) as error:
-        raise _no_model(name, error) from error
-    except EntryNotFoundError as error:
+        paths = [hf_hub_download(name, file, **hub) for file in (CONFIG_FILE, WEIGHTS_FILE)]
+    except (EntryNotFoundError, HFValidationError, OSError) as error:
+        if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+            raise FileNotFoundError(
+                f'hub model "{name}" has no {CONFIG_FILE} with {WEIGHTS_FILE}: '
+                f"weights kept as a pickle (pytorch_model.bin) are not loaded"
+            ) from error
         raise FileNotFoundError(
-            f'hub model "{name}" has no {CONFIG_FILE} with {WEIGHTS_FILE}: '
-            f"weights kept as a pickle (pytorch_model.bin) are not loaded"
+            f'no model directory at "{name}", and no such model could be loaded from the hub '
+            f"({error})"
         ) from error
-    except (HfHubHTTPError, OSError) as error:
-        raise _no_model(name, error) from error
-    with suppress(EntryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError, OSError):
-        hf_hub_download(name, POINTS_FILE, **options)
+    with suppress(EntryNotFoundError, OSError):
+        hf_hub_download(name, POINTS_FILE, **hub)
     return Path(paths[0]).parent
-
-
-def _no_model(name: str, error: Exception) -> FileNotFoundError:
-    return FileNotFoundError(
-        f'no model directory at "{name}", and no such model could be loaded from the hub ({error})'
-    )
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
@@ -184,9 +149,9 @@ def load_tensors(
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], source: str | Path) -> None:
     """Give a module that was built on the meta device its tensors: all of them, each in place."""
     check_tensors(module, tensors, source)
-    own = module.state_dict()
+    expected = module.state_dict()
     # Copied, because what is mapped from a file may lie at odd addresses.
-    copies = {name: tensor.to(own[name].dtype, copy=True) for name, tensor in tensors.items()}
+    copies = {name: tensor.to(expected[name].dtype, copy=True) for name, tensor in tensors.items()}
     module.load_state_dict(copies, assign=True)
     for part in module.modules():
         # Such as rotary tables, which no file holds.
@@ -201,13 +166,14 @@ def check_tensors(
     module: nn.Module, tensors: Mapping[str, Tensor], source: str | Path, fresh: str = ""
 ) -> None:
     """Raise unless ``load_tensors`` would find every name and shape in place."""
-    own = module.state_dict()
-    missing = [key for key in own if key not in tensors and not (fresh and key.startswith(fresh))]
-    surplus = [key for key in tensors if key not in own]
+    expected = module.state_dict()
+    needed = [key for key in expected if not (fresh and key.startswith(fresh))]
+    missing = [key for key in needed if key not in tensors]
+    surplus = [key for key in tensors if key not in expected]
     shapes = [
-        f"{key} is {tuple(tensors[key].shape)}, expected {tuple(own[key].shape)}"
-        for key in own
-        if key in tensors and tensors[key].shape != own[key].shape
+        f"{key} is {tuple(tensors[key].shape)}, expected {tuple(expected[key].shape)}"
+        for key in expected
+        if key in tensors and tensors[key].shape != expected[key].shape
     ]
     problems = [
         f"{title}: {', '.join(keys[:5])}{f' and {len(keys) - 5} more' if len(keys) > 5 else ''}"

@@ -7,7 +7,7 @@ so that code in them never runs.
 import pickle
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +70,6 @@ _BACKBONES = {
     (768, True): "deit_base_distilled_patch16_384",
 }
 
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-
 
 def read_checkpoint(path: Path) -> Imported:
     """A Segmenter checkpoint of rstrudel/segmenter or mmsegmentation, whichever it is."""
@@ -98,26 +95,18 @@ def _read_rstrudel(state: Mapping[str, Tensor], variant: Mapping[str, Any]) -> I
     for name in ("decoder.project_patches.weight", "decoder.project_classes.weight"):
         if name in tensors:  # Used as x @ P there, as a linear layer here.
             tensors[name] = tensors[name].T.contiguous()
-    mean, std = _IMAGENET if net.get("normalization") == "deit" else _HALF
     options = net.get("decoder", {})
     dataset = str(variant.get("dataset_kwargs", {}).get("dataset", ""))
-    config = _config(
-        tensors,
-        names={"ade20k": ADE20K.names, "cityscapes": CITYSCAPES.names}.get(dataset, ()),
-        image_size=tuple(net.get("image_size", ())),
-        norm_eps=1e-5,
-        position_resize="bilinear",
-        dropout=float(options.get("dropout", 0.1)),
-        normalisation=(mean, std),
-    )
-    how = variant.get("inference_kwargs")
-    if isinstance(how, Mapping):
-        config = replace(
-            config,
-            short_side=how.get("im_size"),
-            window=how.get("window_size"),
-            stride=how.get("window_stride"),
-        )
+    names = {"ade20k": ADE20K.names, "cityscapes": CITYSCAPES.names}.get(dataset, ())
+    settings: dict[str, Any] = {"norm_eps": 1e-5, "position_resize": "bilinear"}
+    if net.get("normalization") == "deit":
+        settings |= {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+    inference = variant.get("inference_kwargs")
+    if isinstance(inference, Mapping):
+        theirs = {"short_side": "im_size", "window": "window_size", "stride": "window_stride"}
+        settings |= {ours: inference.get(name) for ours, name in theirs.items()}
+    dropout, size = float(options.get("dropout", 0.1)), tuple(net.get("image_size", ()))
+    config = _config(tensors, names, dropout, size, settings)
     stated = options.get("n_layers")
     if config.decoder == "mask" and stated not in (None, config.decoder_options["depth"]):
         raise ValueError(
@@ -135,29 +124,19 @@ def _read_mmseg(state: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Importe
         tensors["decoder.head.weight"] = tensors["decoder.head.weight"].flatten(1)
     dataset = meta.get("dataset_meta")
     names = dataset.get("classes", ()) if isinstance(dataset, Mapping) else meta.get("CLASSES", ())
-    config = _config(
-        tensors,
-        names=tuple(map(str, names or ())),
-        image_size=(),
-        norm_eps=1e-6,
-        position_resize="bicubic",
-        dropout=0.0,
-        normalisation=_HALF,
-    )
+    settings = {"norm_eps": 1e-6, "position_resize": "bicubic"}
+    config = _config(tensors, tuple(map(str, names or ())), 0.0, (), settings)
     return Imported("mmsegmentation", config, tensors, unused)
 
 
 def _config(
     tensors: Mapping[str, Tensor],
-    *,
     names: tuple[str, ...],
-    image_size: tuple[int, ...],
-    norm_eps: float,
-    position_resize: str,
     dropout: float,
-    normalisation: tuple[tuple[float, float, float], tuple[float, float, float]],
+    image_size: tuple[int, ...],
+    settings: Mapping[str, Any],
 ) -> ModelConfig:
-    """What the shapes of the tensors say about the network."""
+    """The configuration that follows from the shapes of the tensors, with these ``settings``."""
     try:
         position = tensors["backbone.vit.pos_embed"]
         patch = tensors["backbone.vit.patch_embed.proj.weight"].shape[-1]
@@ -174,7 +153,7 @@ def _config(
     if size[0] // patch * (size[1] // patch) != patches:
         raise ValueError(f"it has {patches} positions, which do not fit an image of {size}")
     classes = head.shape[1] if masks else head.shape[0]
-    if len(names) != classes:
+    if not len(names) == len(set(names)) == classes:
         names = tuple(f"class {i}" for i in range(classes))
     depth = len({key.split(".")[2] for key in tensors if key.startswith("decoder.blocks.")})
     return ModelConfig(
@@ -182,11 +161,8 @@ def _config(
         decoder="mask" if masks else "linear",
         classes=names,
         image_size=size,
-        mean=normalisation[0],
-        std=normalisation[1],
         decoder_options={"depth": depth, "dropout": dropout} if masks else {},
-        norm_eps=norm_eps,
-        position_resize=position_resize,
+        **settings,
     )
 
 
@@ -198,7 +174,7 @@ def _rename(
     unused: list[str] = []
     for key, tensor in state.items():
         if not isinstance(tensor, Tensor):
-            raise ValueError(f"{key!r} is no tensor")
+            raise ValueError(f"{key!r} is not a tensor")
         name = key
         for pattern, replacement in rules:
             name = re.sub(f"^{pattern}", replacement, name)

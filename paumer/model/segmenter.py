@@ -11,13 +11,12 @@ from torch.nn import functional as F
 
 from paumer import criteria, pausing
 from paumer.criteria import Criterion
-from paumer.mode import UNPAUSED, Mode, ModeLike, as_mode
-from paumer.model.backbone import Backbone, extend_table, gather_table
+from paumer.mode import UNPAUSED, Mode, ModeLike, read_mode
+from paumer.model.backbone import Backbone, attention_block_macs, extend_table, gather_table
 from paumer.model.config import ModelConfig
 from paumer.model.decoders import Decoder, TokenDecoder, to_grid, upsample
 from paumer.model.pretrained import Pretrained
 from paumer.model.walk import Branch, Pause, Step, Walk
-from paumer.pause_config import Amount, Threshold
 from paumer.pausing import Stage
 
 GivenCriteria = Mapping[str, Criterion]
@@ -52,7 +51,7 @@ class Prediction:
         return blocks.view(-1, *self.grid)
 
 
-class PausingSegmenter(nn.Module, Pretrained, library_name="paumer", tags=["paumer"]):
+class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
     """A ViT segmenter that runs in any mode, given with every call.
 
     ``aux_head`` gives tokens after any block their class logits (the paper's D_A). It is shared
@@ -90,7 +89,7 @@ class PausingSegmenter(nn.Module, Pretrained, library_name="paumer", tags=["paum
         ``full_size`` the logits stay on the decoder's coarse grid, which covers the image padded to
         whole patches.
         """
-        mode = as_mode(mode)
+        mode = read_mode(mode)
         given = {} if criterion is None else {mode.criterion: criterion}
         ((_, prediction),) = self.forward_many(images, [mode], given)
         if not full_size:
@@ -181,26 +180,26 @@ class PausingSegmenter(nn.Module, Pretrained, library_name="paumer", tags=["paum
         tokens, table, means = walk.tokens, walk.table, walk.means
         if means is None:
             return replace(walk, tokens=self.backbone.run_block(block, tokens, table))
-        own = tokens.shape[1]
+        count = tokens.shape[1]
         both = torch.cat([tokens, means], 1)  # They stand behind the patches.
         table = None if table is None else extend_table(table, means.shape[1])
         both = self.backbone.run_block(block, both, table)
-        return replace(walk, tokens=both[:, :own], means=both[:, own:])
+        return replace(walk, tokens=both[:, :count], means=both[:, count:])
 
     def pause(self, walk: Walk, pause: Pause) -> list[Walk]:
         """The walk without the patches that pause now: one, or by threshold several."""
         prefix = self.backbone.prefix
         # The prefix passes the head too: cutting it off first would copy all tokens.
-        logits = self.aux_head(walk.tokens)[:, prefix:]
-        score = pause.criterion(logits.detach(), walk.patch_index)
+        all_logits = self.aux_head(walk.tokens)[:, prefix:]
+        all_scores = pause.criterion(all_logits.detach(), walk.patch_index)
         walks = []
-        for images, keep in pausing.group_by_count(score, pause.amount):
-            part, some, scores = walk, logits, score
+        for images, keep in pausing.group_by_count(all_scores, pause.amount):
+            part, logits, score = walk, all_logits, all_scores
             if images is not None:
-                part, some, scores = walk.select(images), logits[images], score[images]
-            kept = pausing.choose(scores, keep)
+                part, logits, score = walk.select(images), logits[images], score[images]
+            kept = pausing.choose(score, keep)
             rows = pausing.rows_of(kept, part.tokens.shape[1], prefix)
-            stage = Stage(pause.block, part.tokens, part.patch_index, some, scores, kept, rows)
+            stage = Stage(pause.block, part.tokens, part.patch_index, logits, score, kept, rows)
             walks.append(
                 replace(
                     part,
@@ -282,27 +281,24 @@ class PausingSegmenter(nn.Module, Pretrained, library_name="paumer", tags=["paum
             self._class(name)
 
     def macs(self, size: tuple[int, int], mode: ModeLike = UNPAUSED) -> int:
-        """Exact MACs of one image of ``size`` (height, width), by shares only.
+        """Exact MACs of one image of ``size`` (height, width), by ratios only.
 
         Counted as usual: convolutions, linear layers and attention products, not upsampling.
         """
-        mode = as_mode(mode)
+        mode = read_mode(mode)
         self.check(mode)
-        down, across = (-(-s // p) for s, p in zip(size, self.backbone.patch, strict=True))
-        patches = down * across
-        active, means, total = patches, 0, self.backbone.embed_macs(patches)
+        backbone = self.backbone
+        patches = -(-size[0] // backbone.patch[0]) * -(-size[1] // backbone.patch[1])
+        kept = pausing.keep_counts(patches, mode.pause)
         head = sum(m.weight.numel() for m in self.aux_head.modules() if isinstance(m, nn.Linear))
-        amounts: dict[int, Amount] = dict(mode.pause.stages)
-        for number in range(1, self.backbone.depth + 1):
-            own = active + self.backbone.prefix
-            total += self.backbone.block_macs(number, own + means)
-            amount = amounts.get(number)
-            if isinstance(amount, Threshold):
-                raise ValueError(f'the cost of "{mode}" depends on the image: give shares')
-            if amount is not None:
-                total += own * head
-                active, before = pausing.keep_count(active, amount), active
-                means += self.context and active < before
+        total = patches * int(backbone.vit.patch_embed.proj.weight.numel())
+        active, means = patches, 0
+        for number, block in enumerate(backbone.blocks, 1):
+            total += attention_block_macs(block, backbone.prefix + active + means)
+            if number in kept:
+                total += (backbone.prefix + active) * head
+                means += self.context and kept[number] < active
+                active = kept[number]
         return total + self.decoder.macs(active if mode.early_exit else patches)
 
 

@@ -37,18 +37,10 @@ class Walk:
         """The same walk of some of its images."""
         stages = []
         for old in self.stages:
-            kept, length, patches = old.kept[images], old.tokens.shape[1], old.patch_index.shape[1]
-            stages.append(
-                Stage(
-                    old.block,
-                    old.tokens[images],
-                    old.patch_index[images],
-                    old.logits[images],
-                    old.score[images],
-                    kept,
-                    pausing.rows_of(kept, length, length - patches),
-                )
-            )
+            parts = (old.tokens, old.patch_index, old.logits, old.score, old.kept)
+            tokens, patch_index, logits, score, kept = (part[images] for part in parts)
+            rows = pausing.rows_of(kept, tokens.shape[1], tokens.shape[1] - patch_index.shape[1])
+            stages.append(Stage(old.block, tokens, patch_index, logits, score, kept, rows))
         table = self.table
         if table is not None and table.dim() == 4:
             table = table[images]

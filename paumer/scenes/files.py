@@ -1,14 +1,12 @@
 """Scenes written as files: a data set in the ``data.yaml`` form, and a sheet to look at."""
 
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import yaml
 
 from paumer.classes import CAMVID, paint
-from paumer.disk import usual_mode
+from paumer.disk import new_beside
 from paumer.drawing import Picture, contact_sheet, overlay, write_image, write_mask
 from paumer.scenes.scene import scene, scene_seeds
 
@@ -25,10 +23,7 @@ def write_scenes(
     """
     if directory.exists():
         raise ValueError(f'"{directory}" exists: name a directory that does not')
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-    try:
-        new.chmod(usual_mode())
+    with new_beside(directory) as new:
         samples: list[tuple[Picture, Picture | None]] = []
         done = 0
         for split, count in counts.items():
@@ -44,8 +39,6 @@ def write_scenes(
         write_image(new / "sheet.png", contact_sheet(samples, columns=3))
         (new / "data.yaml").write_text(_data_yaml(counts), "utf-8")
         new.rename(directory)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
 
 
 def _data_yaml(counts: Mapping[str, int]) -> str:

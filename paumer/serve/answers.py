@@ -1,7 +1,7 @@
-"""A segmentation as the bytes that a client asked for."""
+"""A segmentation as the bytes of an answer."""
 
-import base64
 import json
+from base64 import b64encode
 from collections.abc import Callable
 from io import BytesIO
 
@@ -38,8 +38,13 @@ def run_lengths(result: Segmentation) -> tuple[bytes, str]:
     return json.dumps(values, separators=(",", ":")).encode(), JSON
 
 
-def images(result: Segmentation) -> dict[str, str]:
-    """Overlay, labels, pauses and entropy as data URLs."""
+def everything(result: Segmentation) -> dict[str, object]:
+    """Size, share of each class and of patches paused after each block (0: never), and images.
+
+    Overlay, labels, pauses and entropy are data URLs.
+    """
+    height, width = result.labels.shape
+    paused, blocks = result.paused_after, (0, *result.mode.pause.blocks)
     drawn = {
         "overlay": result.blended(),
         "labels": result.painted(),
@@ -47,21 +52,12 @@ def images(result: Segmentation) -> dict[str, str]:
         "entropy": result.entropy_map(),
     }
     start = f"data:{PNG};base64,"
-    return {name: start + base64.b64encode(png(p)).decode() for name, p in drawn.items()}
-
-
-def details(result: Segmentation) -> dict[str, object]:
-    """Size, share of each class, and share of patches paused after each block (0: to the end)."""
-    height, width = result.labels.shape
-    shares = {
-        str(block): float((result.paused_after == block).mean())
-        for block in (0, *result.mode.pause.blocks)
-    }
     return {
         "width": width,
         "height": height,
         "shares": {name: share for name, share in result.class_shares().items() if share},
-        "blocks": shares,
+        "blocks": {str(block): float((paused == block).mean()) for block in blocks},
+        "images": {name: start + b64encode(png(image)).decode() for name, image in drawn.items()},
     }
 
 
@@ -70,12 +66,13 @@ OUTPUTS: dict[str, Callable[[Segmentation], tuple[bytes, str]]] = {
     "overlay": overlay,
     "rle": run_lengths,
 }
-"""What a client may ask for, beside all of it at once."""
+OUTPUT_NAMES = (*OUTPUTS, "all")
+"""What a client may choose; all of it at once comes as JSON."""
 
 
-def png(picture: Picture | Image.Image) -> bytes:
+def png(image: Picture | Image.Image) -> bytes:
     """The image as PNG, packed fast rather than small."""
-    image = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
+    image = image if isinstance(image, Image.Image) else Image.fromarray(image)
     memory = BytesIO()
     image.save(memory, "PNG", compress_level=1)
     return memory.getvalue()

@@ -8,43 +8,36 @@ from collections.abc import Sequence
 
 from paumer.serve.arrivals import Arrivals, Load
 
+ALARM, ROOM, CALM = 0.9, 0.7, 0.65
+"""Shares of the target: above the first it hurries, below the others a rung fits."""
+DWELL, PATIENCE = 4.0, 60.0
+"""Seconds before it returns all the way, and part of the way."""
+SMOOTHING = 0.1
+
 
 class QueueGovernor:
     """Chooses among the rungs of a service, by what waits and by what keeps arriving.
 
     Work is given as the seconds that it should take at each rung, from accurate to fast. The
-    governor hurries when what waits would take more than ``alarm`` of the target at this rung, or
+    governor hurries when what waits would take more than `ALARM` of the target at this rung, or
     when 1 of 100 requests would be late if the load stays as it is: to the first rung at which both
-    stay below ``calm`` of the target. It goes all the way back when both have stayed below ``room``
-    of it there for ``dwell`` seconds, and part of the way ``patience`` seconds after the last
-    change. Between the two nothing changes, and chance in the arrivals is allowed for, so that
-    steady load never flaps.
+    stay below `CALM` of the target. It returns all the way when both have stayed below `ROOM` of it
+    there for `DWELL` seconds, and part of the way `PATIENCE` seconds after the last change. Between
+    the two nothing changes, and chance in the arrivals is allowed for, so that steady load never
+    flaps.
     """
 
-    def __init__(
-        self,
-        rungs: int,
-        target: float,
-        alarm: float = 0.9,
-        room: float = 0.7,
-        calm: float = 0.65,
-        dwell: float = 4.0,
-        patience: float = 60.0,
-        smoothing: float = 0.1,
-    ) -> None:
+    def __init__(self, rungs: int, target: float) -> None:
         if rungs < 1:
             raise ValueError("a governor needs at least one operating point")
         if target <= 0:
             raise ValueError(f"a target of {target:g} s cannot be met: give one above 0")
         self.rungs, self.target = rungs, target
-        self.alarm, self.room, self.calm = alarm, room, calm
-        self.dwell, self.patience, self.smoothing = dwell, patience, smoothing
-        self.place = 0
-        self.changes = 0
+        self.rung = self.changes = 0
         self.factor = 1.0
-        """How many times longer work takes just now than it should."""
+        """How many times longer work takes just now than it should: for what waits."""
         self.usual = 1.0
-        """The same over a longer time: what stays is judged by it, and what waits by the other."""
+        """The same over a longer time: for what keeps arriving."""
         self._arrivals = Arrivals(step=min(0.25, target / 4))
         self._changed_at = float("-inf")
 
@@ -56,36 +49,33 @@ class QueueGovernor:
         """Learn from work that took ``seconds``."""
         # A stall of the machine says little about what comes next.
         seen = min(seconds / expected, 3 * self.factor)
-        self.factor += self.smoothing * (seen - self.factor)
-        self.usual += self.smoothing / 4 * (seen - self.usual)
+        self.factor += SMOOTHING * (seen - self.factor)
+        self.usual += SMOOTHING / 4 * (seen - self.usual)
 
     def choose(self, now: float, backlog: Sequence[float]) -> int:
-        """The place of the rung for what waits and runs, at the time ``now``."""
+        """The rung for what waits and runs, at the time ``now``."""
         load = self._arrivals.load(now)
-        late = self.factor * backlog[self.place] > self.alarm * self.target
+        late = self.factor * backlog[self.rung] > ALARM * self.target
         since = min(now - self._changed_at, load.seconds)
-        if late or load.latency(self.place, self.usual, doubt=-1.5) > self.target:
-            faster = range(self.place + 1, self.rungs)
-            calm = (place for place in faster if self._fits(place, load, backlog, self.calm))
-            self._move(next(calm, self.rungs - 1), now)
-        elif since >= self.dwell and self._fits(0, load, backlog, self.room, doubt=1.0):
-            self._move(0, now)
-        elif now - self._changed_at >= self.patience:
-            slower = range(self.place)
-            calm = (place for place in slower if self._fits(place, load, backlog, self.calm, 0.5))
-            self._move(next(calm, self.place), now)
-        return self.place
+        rung = self.rung
+        if late or load.latency(rung, self.usual, doubt=-1.5) > self.target:
+            faster = range(rung + 1, self.rungs)
+            calm = (r for r in faster if self._fits(r, load, backlog, CALM))
+            rung = next(calm, self.rungs - 1)
+        elif since >= DWELL and self._fits(0, load, backlog, ROOM, doubt=1.0):
+            rung = 0
+        elif now - self._changed_at >= PATIENCE:
+            calm = (r for r in range(rung) if self._fits(r, load, backlog, CALM, doubt=0.5))
+            rung = next(calm, rung)
+        if rung != self.rung:
+            self.rung, self._changed_at = rung, now
+            self.changes += 1
+        return rung
 
     def _fits(
-        self, place: int, load: Load, backlog: Sequence[float], share: float, doubt: float = 0.0
+        self, rung: int, load: Load, backlog: Sequence[float], share: float, doubt: float = 0.0
     ) -> bool:
         """Whether what waits, and what keeps arriving, stay below a share of the target."""
         limit = share * self.target
-        clears = self.factor * backlog[place] <= limit
-        return clears and load.latency(place, self.usual, doubt) <= limit
-
-    def _move(self, place: int, now: float) -> None:
-        if place != self.place:
-            self.place = place
-            self.changes += 1
-            self._changed_at = now
+        clears = self.factor * backlog[rung] <= limit
+        return clears and load.latency(rung, self.usual, doubt) <= limit

@@ -1,22 +1,20 @@
 """HTTP: takes images from clients, hands them to the service, and gives its answers."""
 
 import asyncio
-import html
 import json
 import logging
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -29,8 +27,8 @@ from paumer.data.images import TooManyPixelsError, UnknownKindError, read_image
 from paumer.scenes.scene import scene, scene_seeds
 from paumer.serve import answers
 from paumer.serve.batcher import BusyError, Done
-from paumer.serve.openapi import SEGMENT
-from paumer.serve.service import Asked, Service
+from paumer.serve.openapi import SEGMENT, listing
+from paumer.serve.service import Service
 
 PAGE = Path(__file__).parent / "page"
 SCENES = 6
@@ -41,8 +39,8 @@ _HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data: blob:; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
 }
-_REMOVED = ("pause", "early_exit", "criterion")
-_Answer = TypeVar("_Answer")
+_CLOSE = {"connection": "close"}
+_Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
 
 
@@ -61,94 +59,119 @@ class Limits:
     drain: float = 30.0
 
 
-class RefusedError(Exception):
-    """A request that gets no result: its status, what to count it as, and a sentence."""
+class RefusedError(HTTPException):
+    """A request that gets no result, and the reason to count it under."""
 
     def __init__(
         self, status: int, reason: str, text: str, headers: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(text)
-        self.status, self.reason, self.headers = status, reason, headers
+        super().__init__(status, text, headers)
+        self.reason = reason
 
 
 def create_app(service: Service, limits: Limits | None = None) -> FastAPI:
     """The application around a service, which it starts and stops."""
-    door = _Door(service, limits or Limits())
-
-    @asynccontextmanager
-    async def life(_: FastAPI) -> AsyncIterator[None]:
-        time = asyncio.create_task(door.keep_time())
-        yield
-        time.cancel()
-        await door.beside(service.stop)
-        door.threads.shutdown()
-
+    endpoints = Endpoints(service, limits or Limits())
     app = FastAPI(
         title="paumer",
         version=__version__,
         description="Segmentation that pauses more under load instead of queueing longer.",
         docs_url=None,
         redoc_url=None,
-        lifespan=life,
+        lifespan=endpoints.lifespan,
     )
-    app.add_middleware(_SafeHeaders)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(RequestValidationError, _wrong_path)
-    app.post("/v1/segment", openapi_extra=SEGMENT, response_class=Response)(door.segment)
-    endpoints: dict[str, Callable[..., Awaitable[Response]]] = {
-        "/v1/model": door.model,
-        "/v1/status": door.status,
-        "/v1/scenes": door.scenes,
-        "/v1/scenes/{number}.png": door.scene,
-        "/healthz": door.healthy,
-        "/readyz": door.ready,
-        "/metrics": door.metrics,
+    app.add_middleware(_with_headers)
+    app.add_exception_handler(HTTPException, _answer_error)
+    app.post("/v1/segment", openapi_extra=SEGMENT, response_class=Response)(endpoints.segment)
+    gets: dict[str, Callable[..., Awaitable[Response]]] = {
+        "/v1/model": endpoints.model,
+        "/v1/status": endpoints.status,
+        "/v1/scenes": endpoints.scenes,
+        "/v1/scenes/{number}.png": endpoints.scene,
+        "/healthz": endpoints.healthy,
+        "/readyz": endpoints.ready,
+        "/metrics": endpoints.metrics,
     }
-    for path, endpoint in endpoints.items():
+    for path, endpoint in gets.items():
         app.get(path, response_model=None)(endpoint)
-    for path in ("/healthz", "/readyz"):  # Some balancers ask for the head alone.
-        app.head(path, include_in_schema=False)(endpoints[path])
-
-    async def docs() -> Response:
-        return HTMLResponse(_listing(app.openapi()))
-
-    app.get("/docs", include_in_schema=False)(docs)
-    for path, file in {"": PAGE / "index.html", **{f.name: f for f in PAGE.iterdir()}}.items():
-        app.get(f"/{path}", include_in_schema=False)(_sender(file))
+    for path in ("/healthz", "/readyz"):  # Some balancers want the head alone.
+        app.head(path, include_in_schema=False)(gets[path])
+    app.add_route("/docs", lambda _: HTMLResponse(listing(app.openapi())), include_in_schema=False)
+    for name, file in {"": PAGE / "index.html", **{f.name: f for f in PAGE.iterdir()}}.items():
+        app.add_route(f"/{name}", partial(_send_file, file), include_in_schema=False)
     return app
 
 
-def _sender(file: Path) -> Callable[[], Awaitable[Response]]:
-    """An endpoint that gives a file of the page."""
-
-    async def send() -> Response:
-        return FileResponse(file)
-
-    return send
+async def _send_file(file: Path, _: Request) -> Response:
+    return FileResponse(file)
 
 
-@dataclass
-class _Door:
-    """The endpoints, and what they share: threads to decode and encode in, bytes held."""
+class BodyLimit:
+    """Receives bodies; bounds each of them, and all that are ``held`` together."""
 
-    service: Service
-    limits: Limits
-    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "images"))
-    held: int = 0
+    def __init__(self, limits: Limits) -> None:
+        self.limits, self.held = limits, 0
 
-    async def beside(self, call: Callable[..., _Answer], *arguments: Any) -> _Answer:
-        """What a call gives, made in a thread beside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self.threads, call, *arguments)
+    async def receive(self, request: Request, body: bytearray) -> None:
+        """Fill the body with what the client sends.
 
-    async def keep_time(self) -> None:
+        One that is declared somewhat too large is read to its end and not kept, because a client
+        that is cut off in the middle of sending seldom reads why.
+        """
+        limit, declared = self.limits.body_bytes, request.headers.get("content-length", "")
+        text = f"the body is larger than {limit / 2**20:g} MB: send a smaller image"
+        # Made where it is raised: an error that its own frame holds would keep the body in memory.
+        too_large = partial(RefusedError, 413, "large", text, _CLOSE)
+        length = int(declared) if declared.isdigit() else 0
+        if length > 2 * limit:
+            raise too_large()
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                async for chunk in request.stream():
+                    if length > limit:
+                        continue
+                    if len(body) + len(chunk) > limit:
+                        raise too_large()
+                    if self.held + len(chunk) > self.limits.held_bytes:
+                        text = "too many large bodies arrive at once: try again in 1 s"
+                        raise RefusedError(429, "memory", text, {"retry-after": "1", **_CLOSE})
+                    self.held += len(chunk)
+                    body += chunk
+        except TimeoutError:
+            text = f"the body did not arrive within {self.limits.seconds:g} s"
+            raise RefusedError(408, "slow", text, _CLOSE) from None
+        if length > limit:
+            raise too_large()
+
+
+class Endpoints:
+    """What answers at each path, and the threads that decode and encode images for it."""
+
+    def __init__(self, service: Service, limits: Limits) -> None:
+        self.service, self.limits, self.bodies = service, limits, BodyLimit(limits)
+        self.threads = ThreadPoolExecutor(2, "images")
+
+    @asynccontextmanager
+    async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        """Start the service in the background; at the end stop it."""
+        ticking = asyncio.create_task(self._tick())
+        yield
+        ticking.cancel()
+        await self._in_thread(self.service.stop)
+        self.threads.shutdown()
+
+    async def _tick(self) -> None:
         """Start the service, then let it look at its queue every second."""
         try:
-            await self.beside(self.service.start)
+            await self._in_thread(self.service.start)
             while True:
                 await asyncio.sleep(1)
                 self.service.tick()
         except Exception as error:
             self.service.failure = error
+
+    async def _in_thread(self, call: Callable[..., _Result], *arguments: Any) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self.threads, call, *arguments)
 
     async def segment(self, request: Request) -> Response:
         """Segment an image: the body, or the file field "image" of a form."""
@@ -157,135 +180,93 @@ class _Door:
         try:
             with _refusals():
                 return await self._segment(request, body)
-        except RefusedError as refusal:
-            watch.refuse(refusal.reason)
-            return _error(refusal.status, str(refusal), refusal.headers)
+        except RefusedError as error:
+            watch.refuse(error.reason)
+            raise
         except ClientDisconnect:
             watch.refuse("gone")
             return Response(status_code=499)
         finally:
             watch.in_flight -= 1
-            self.held -= len(body)
+            self.bodies.held -= len(body)
 
     async def _segment(self, request: Request, body: bytearray) -> Response:
         self._check_open()
         self.service.check_room()
-        await self._receive(request, body)
+        await self.bodies.receive(request, body)
         begin = perf_counter()
-        image_file, values = bytes(body), dict(request.query_params)
-        if request.headers.get("content-type", "").startswith("multipart/form-data"):
-            image_file, fields = await _read_form(request, image_file)
-            values |= fields
-        asked, output = _read_options(values)
-        self.service.check(asked)
-        image = await self.beside(read_image, image_file, self.limits.pixels)
-        self.service.check_pixels(image, asked, self.limits.pixels)
-        done = await _unless_gone(request, self.service.submit(image, asked))
-        content, kind, times = await self.beside(self._encode, done, output, begin)
-        mode = done.result.mode
-        point = self.service.point_name(mode)
-        self.service.watch.answered(point, times["total"] / 1000)
-        spans = (f"{name};dur={times[name]:.2f}" for name in ("queue", "compute", "encode"))
-        return Response(
-            content,
-            media_type=kind,
-            headers={
-                "x-paumer-mode": str(mode),
-                "x-paumer-point": quote(point or ""),
-                "server-timing": ", ".join(spans),
-            },
+        image_file, values = await _read_form(request, bytes(body))
+        parameters = self.service.read(values)
+        image = await self._in_thread(read_image, image_file, self.limits.pixels)
+        self.service.check_pixels(image, parameters, self.limits.pixels)
+        done = await _unless_gone(request, self.service.submit(image, parameters))
+        point = self.service.point_name(done.result.mode)
+        response, seconds = await self._in_thread(
+            self._answer, done, point, parameters.output, begin
         )
+        self.service.watch.answered(point, seconds)
+        return response
+
+    def _answer(
+        self, done: Done, point: str | None, output: str, begin: float
+    ) -> tuple[Response, float]:
+        """The answer, and the seconds since ``begin``."""
+        start, result = perf_counter(), done.result
+
+        def times() -> dict[str, float]:
+            encode, total = perf_counter() - start, perf_counter() - begin
+            spans = {"queue": done.queued, "compute": done.compute, "encode": encode}
+            return {name: 1000 * span for name, span in {**spans, "total": total}.items()}
+
+        if output in answers.OUTPUTS:
+            content, kind = answers.OUTPUTS[output](result)
+        else:
+            values = {
+                "mode": str(result.mode),
+                "point": point,
+                "work": self.service.work_ratio(result),
+                **answers.everything(result),
+            }
+            content, kind = json.dumps(values | {"milliseconds": times()}).encode(), answers.JSON
+        milliseconds = times()
+        total = milliseconds.pop("total")
+        headers = {
+            "x-paumer-mode": str(result.mode),
+            "x-paumer-point": quote(point or ""),
+            "server-timing": ", ".join(f"{k};dur={v:.2f}" for k, v in milliseconds.items()),
+        }
+        return Response(content, media_type=kind, headers=headers), total / 1000
 
     def _check_open(self) -> None:
         if self.service.draining:
             raise RefusedError(503, "draining", "the service is shutting down: ask another replica")
+        self._check_started()
+
+    def _check_started(self) -> None:
         if not self.service.ready:
-            raise RefusedError(
-                503, "loading", "the service is starting: try again in a few seconds"
-            )
-
-    async def _receive(self, request: Request, body: bytearray) -> None:
-        """Fill the body with what the client sends.
-
-        Of one that is said to be somewhat too large all is read and nothing kept, because a client
-        that is cut off in the middle of sending seldom reads why.
-        """
-        most, declared = self.limits.body_bytes, request.headers.get("content-length", "")
-        length = int(declared) if declared.isdigit() else 0
-        if length > 2 * most:
-            raise self._too_large()
-        try:
-            async with asyncio.timeout(self.limits.seconds):
-                async for chunk in request.stream():
-                    if length > most:
-                        continue
-                    if len(body) + len(chunk) > most:
-                        raise self._too_large()
-                    self._hold(len(chunk))
-                    body += chunk
-        except TimeoutError:
-            text = f"the body did not arrive within {self.limits.seconds:g} s"
-            raise RefusedError(408, "slow", text, {"connection": "close"}) from None
-        if length > most:
-            raise self._too_large()
-
-    def _too_large(self) -> RefusedError:
-        # Made where it is raised: an error that its own frame holds would keep the body in memory.
-        most = self.limits.body_bytes / 2**20
-        text = f"the body is larger than {most:g} MB: send a smaller image"
-        return RefusedError(413, "large", text, {"connection": "close"})
-
-    def _hold(self, number: int) -> None:
-        if self.held + number > self.limits.held_bytes:
-            text = "too many large bodies arrive at once: try again in 1 s"
-            raise RefusedError(429, "memory", text, {"retry-after": "1", "connection": "close"})
-        self.held += number
-
-    def _encode(self, done: Done, output: str, begin: float) -> tuple[bytes, str, dict[str, float]]:
-        """The answer, its media type, and where the milliseconds went since ``begin``."""
-        start = perf_counter()
-
-        def times() -> dict[str, float]:
-            now = perf_counter()
-            spans = (done.queued, done.compute, now - start, now - begin)
-            names = ("queue", "compute", "encode", "total")
-            return {name: 1000 * span for name, span in zip(names, spans, strict=True)}
-
-        if output in answers.OUTPUTS:
-            content, kind = answers.OUTPUTS[output](done.result)
-            return content, kind, times()
-        images = answers.images(done.result)
-        values = {
-            "mode": str(done.result.mode),
-            "point": self.service.point_name(done.result.mode),
-            "work": self.service.work_ratio(done.result),
-            **answers.details(done.result),
-            "milliseconds": times(),
-            "images": images,
-        }
-        return json.dumps(values).encode(), answers.JSON, times()
+            text = "the service is starting: try again in a few seconds"
+            raise RefusedError(503, "loading", text)
 
     async def model(self) -> Response:
         """The model: classes with colours, operating points from accurate to fast, the target."""
         return JSONResponse(self.service.describe())
 
     async def status(self) -> Response:
-        """What continues: queue, operating point, latencies, the last two minutes."""
-        if not self.service.ready:
-            return _error(503, "the service is starting: try again in a few seconds")
+        """What the service does now: queue, operating point, latencies, the last two minutes."""
+        self._check_started()
         return JSONResponse(self.service.status())
 
     async def scenes(self) -> Response:
-        """Drawn streets to try the service on."""
+        """Synthetic streets to try the service on."""
         return JSONResponse(
             [{"name": f"street {n}", "url": f"v1/scenes/{n}.png"} for n in range(1, SCENES + 1)]
         )
 
-    async def scene(self, number: int) -> Response:
-        """A drawn street as PNG."""
-        if not 1 <= number <= SCENES:
-            return _error(404, f"no scene {number}: there are 1 to {SCENES}")
-        return Response(await self.beside(_drawn_scene, number), media_type=answers.PNG)
+    async def scene(self, number: str) -> Response:
+        """A synthetic street as PNG."""
+        if number not in map(str, range(1, SCENES + 1)):
+            raise RefusedError(404, "wrong", f"no scene {number}: there are 1 to {SCENES}")
+        return Response(await self._in_thread(_scene_file, number), media_type=answers.PNG)
 
     async def healthy(self) -> Response:
         """Whether the process lives."""
@@ -293,20 +274,17 @@ class _Door:
 
     async def ready(self) -> Response:
         """Whether requests are taken."""
-        try:
-            self._check_open()
-        except RefusedError as refusal:
-            return _error(refusal.status, str(refusal))
+        self._check_open()
         return JSONResponse({"status": "ready"})
 
     async def metrics(self) -> Response:
         """Counters for Prometheus."""
-        return Response(self.service.metrics(), media_type="text/plain; version=0.0.4")
+        return Response(self.service.watch.metrics(), media_type="text/plain; version=0.0.4")
 
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """What went wrong inside, as what the client is told."""
+    """What goes wrong inside, as what the client is answered."""
     try:
         yield
     except BusyError as error:
@@ -321,7 +299,10 @@ def _refusals() -> Iterator[None]:
 
 
 async def _read_form(request: Request, body: bytes) -> tuple[bytes, dict[str, str]]:
-    """The file field "image" of a form, and its other fields."""
+    """The image's file and the parameters: the body and the query, or the fields of a form."""
+    values = dict(request.query_params)
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        return body, values
 
     async def once() -> AsyncGenerator[bytes, None]:
         yield body
@@ -337,23 +318,10 @@ async def _read_form(request: Request, body: bytes) -> tuple[bytes, dict[str, st
         image = form.get("image")
         if not isinstance(image, UploadFile):
             raise ValueError('the form has no file field "image": send the image in it')
-        fields = {name: value for name, value in form.items() if isinstance(value, str)}
-        return await image.read(), fields
+        values |= {name: value for name, value in form.items() if isinstance(value, str)}
+        return await image.read(), values
     finally:
         await form.close()
-
-
-def _read_options(values: Mapping[str, str]) -> tuple[Asked, str]:
-    """What is asked for, and as what it is wanted."""
-    known = ("mode", "floor", "output")
-    if unknown := [name for name in values if name not in known]:
-        hint = " (a mode says it all, such as mode=3:0.4 exit)" if unknown[0] in _REMOVED else ""
-        raise ValueError(f'no option "{unknown[0]}"{hint}: choose from {", ".join(known)}')
-    output = values.get("output", "mask")
-    if output not in (*answers.OUTPUTS, "all"):
-        choices = ", ".join([*answers.OUTPUTS, "all"])
-        raise ValueError(f'output "{output}" is not known: choose from {choices}')
-    return Asked(mode=values.get("mode", "auto"), floor=values.get("floor")), output
 
 
 async def _unless_gone(request: Request, job: "Future[Done]") -> Done:
@@ -365,62 +333,37 @@ async def _unless_gone(request: Request, job: "Future[Done]") -> Done:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if not future.done():
             raise ClientDisconnect
+        if error := future.exception():
+            _log.error("segmenting failed", exc_info=error)
+            raise RefusedError(500, "failed", f"segmenting failed: {error}") from error
         return future.result()
-    except (ClientDisconnect, asyncio.CancelledError):
-        raise
-    except Exception as error:
-        _log.exception("segmenting failed")
-        raise RefusedError(500, "failed", f"segmenting failed: {error}") from error
     finally:
         future.cancel()
         gone.cancel()
 
 
 @lru_cache(SCENES)
-def _drawn_scene(number: int) -> bytes:
-    image, _ = scene(scene_seeds("test", SCENES)[number - 1])
+def _scene_file(number: str) -> bytes:
+    image, _ = scene(scene_seeds("test", SCENES)[int(number) - 1])
     return answers.png(image)
 
 
-def _error(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
-    return JSONResponse({"error": text}, status, headers=headers)
-
-
-async def _http_error(_: Request, error: Exception) -> Response:
+async def _answer_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _error(error.status_code, error.detail.lower(), error.headers)
+    text = error.detail if isinstance(error, RefusedError) else error.detail.lower()
+    return JSONResponse({"error": text}, error.status_code, headers=error.headers)
 
 
-async def _wrong_path(request: Request, _: Exception) -> Response:
-    return _error(404, f"nothing at {request.url.path}")
+def _with_headers(app: ASGIApp) -> ASGIApp:
+    """The application, whose answers forbid browsers to load anything from elsewhere."""
+    headers = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
 
-
-def _listing(described: Mapping[str, Any]) -> str:
-    """The endpoints as a plain page that needs nothing else."""
-    rows = [
-        f"<dt><code>{method.upper()} {html.escape(path)}</code></dt>"
-        f"<dd>{html.escape(item.get('description', ''))}</dd>"
-        for path, methods in described["paths"].items()
-        for method, item in methods.items()
-    ]
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>paumer</title>'
-        f"<h1>paumer {__version__}</h1><dl>{''.join(rows)}</dl>"
-        '<p>In full: <a href="/openapi.json">openapi.json</a></p></html>'
-    )
-
-
-class _SafeHeaders:
-    """Adds what tells browsers to load nothing from elsewhere."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-        self.headers = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def safe(message: Message) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_more(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *self.headers]
+                message["headers"] = [*message.get("headers", ()), *headers]
             await send(message)
 
-        await self.app(scope, receive, safe)
+        await app(scope, receive, send_more)
+
+    return answer

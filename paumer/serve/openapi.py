@@ -1,8 +1,15 @@
-"""What the OpenAPI description says of segmenting: a body that is a file describes itself not."""
+"""The OpenAPI description of segmenting, which a body that is a file cannot give by itself."""
 
+import html
+from collections.abc import Mapping
 from typing import Any
 
-from paumer.serve.answers import OUTPUTS
+from paumer import __version__
+from paumer.serve.answers import OUTPUT_NAMES
+
+_FILE = {"schema": {"type": "string", "format": "binary"}}
+_FORM = {"type": "object", "properties": {"image": _FILE["schema"]}, "required": ["image"]}
+_ERROR = {"schema": {"type": "object", "properties": {"error": {"type": "string"}}}}
 
 
 def _option(name: str, text: str, **schema: Any) -> dict[str, Any]:
@@ -11,12 +18,8 @@ def _option(name: str, text: str, **schema: Any) -> dict[str, Any]:
 
 
 def _failure(text: str) -> dict[str, Any]:
-    shape = {"type": "object", "properties": {"error": {"type": "string"}}}
-    return {"description": text, "content": {"application/json": {"schema": shape}}}
+    return {"description": text, "content": {"application/json": _ERROR}}
 
-
-_FILE = {"type": "string", "format": "binary"}
-_FORM = {"type": "object", "properties": {"image": _FILE}, "required": ["image"]}
 
 SEGMENT: dict[str, Any] = {
     "parameters": [
@@ -27,26 +30,38 @@ SEGMENT: dict[str, Any] = {
             default="auto",
         ),
         _option("floor", "With auto: name of the fastest operating point that will do."),
-        _option("output", "What to answer.", enum=[*OUTPUTS, "all"], default="mask"),
+        _option("output", "What to answer.", enum=list(OUTPUT_NAMES), default="mask"),
     ],
     "requestBody": {
         "required": True,
         "description": "A PNG, JPEG, WebP, BMP, GIF, TIFF or PPM file; a form may hold options too",
-        "content": {
-            "application/octet-stream": {"schema": _FILE},
-            "multipart/form-data": {"schema": _FORM},
-        },
+        "content": {"application/octet-stream": _FILE, "multipart/form-data": {"schema": _FORM}},
     },
     "responses": {
         "200": {
             "description": "The result. Headers: X-Paumer-Mode, X-Paumer-Point, Server-Timing.",
-            "content": {"image/png": {"schema": _FILE}, "application/json": {}},
+            "content": {"image/png": _FILE, "application/json": {}},
         },
         "400": _failure("A wrong option, or a damaged image"),
         "408": _failure("The body did not arrive in time"),
         "413": _failure("Too many bytes or pixels"),
-        "415": _failure("No image of a known kind"),
+        "415": _failure("Not an image of a known kind"),
         "429": _failure("At capacity: come back after Retry-After seconds"),
         "503": _failure("Starting or shutting down"),
     },
 }
+
+
+def listing(described: Mapping[str, Any]) -> str:
+    """The endpoints as a plain page that needs nothing else."""
+    rows = [
+        f"<dt><code>{method.upper()} {html.escape(path)}</code></dt>"
+        f"<dd>{html.escape(item.get('description', ''))}</dd>"
+        for path, methods in described["paths"].items()
+        for method, item in methods.items()
+    ]
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>paumer</title>'
+        f"<h1>paumer {__version__}</h1><dl>{''.join(rows)}</dl>"
+        '<p>In full: <a href="/openapi.json">openapi.json</a></p></html>'
+    )

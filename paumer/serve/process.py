@@ -1,4 +1,4 @@
-"""The process of a service: it listens, drains when it is told to end, and drops silent clients."""
+"""The process of a service: it listens, drains on a signal, and drops silent clients."""
 
 import math
 import socket
@@ -61,10 +61,10 @@ class _Server(uvicorn.Server):
         self.until = min(self.until, monotonic() + self.drain)
 
     async def on_tick(self, counter: int) -> bool:
-        drained = self.service.draining and self.service.watch.in_flight == 0
+        watch = self.service.watch
+        drained = self.service.draining and watch.in_flight == 0
         if drained or monotonic() > self.until or self.service.failure:
             self.should_exit = True
-        watch = self.service.watch
         before, self.done = self.done, watch.accepted + watch.refused
         idle = watch.in_flight == 0 and self.done == before
         self.idle_ticks = self.idle_ticks + 1 if idle else 0

@@ -1,12 +1,10 @@
 """A model at work for others: its operating points, the batcher and the governor, without HTTP."""
 
-import time
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import accumulate
-from typing import Any
 
 import numpy as np
 
@@ -19,9 +17,11 @@ from paumer.inference.tiles import Inference, scaled_size
 from paumer.measurement import Measurement, pareto_front
 from paumer.mode import UNPAUSED, Mode
 from paumer.pause_config import PauseConfig, Threshold
+from paumer.serve.answers import OUTPUT_NAMES
 from paumer.serve.batcher import Batcher, Done, Job
 from paumer.serve.governor import QueueGovernor
 from paumer.serve.watch import Watch
+from paumer.study.speed import time_interleaved
 
 _USUAL = {"balanced": "3:0.4", "fast": "3:0.4,5:0.4", "fastest": "3:0.4,5:0.4,7:0.4"}
 """Points of a model that has none of its own: configurations of the paper."""
@@ -29,13 +29,22 @@ _USUAL = {"balanced": "3:0.4", "fast": "3:0.4,5:0.4", "fastest": "3:0.4,5:0.4,7:
 _PATIENCE = 8.0
 """The target, in images without pausing, where none is given."""
 
+OPTIONS = ("mode", "floor", "output")
+"""The parameters of a request."""
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What a client asks for: a mode, a point or auto, and the fastest point allowed."""
+_REMOVED = ("pause", "early_exit", "criterion")
+"""Those of 0.1 that are part of the mode now."""
 
-    mode: str = "auto"
-    floor: str | None = None
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What a client wants: a mode (None: the governor's), the fastest rung allowed, the output."""
+
+    mode: Mode | None
+    limit: int
+    output: str
 
 
 class Service:
@@ -56,13 +65,12 @@ class Service:
     ) -> None:
         self.predictor, self.name = predictor, name
         self.known = known_points(predictor)
-        ladder = ladder_points(self.known)
-        if point is not None:
-            ladder = {point: self._known(point)}
-        self.points = ladder
-        self.names = tuple(ladder)
-        self.modes = tuple(point.mode for point in ladder.values())
-        self.inference = Inference(batch=batch)
+        if point is not None and point not in self.known:
+            raise ValueError(f'no operating point "{point}": choose of {", ".join(self.known)}')
+        self.points = {point: self.known[point]} if point else ladder_points(self.known)
+        self.names = tuple(self.points)
+        self.modes = tuple(point.mode for point in self.points.values())
+        self.batch, self.inference = batch, Inference(batch=batch)
         self.watch = Watch(self.names)
         self.ready = self.draining = False
         self.failure: Exception | None = None
@@ -70,98 +78,95 @@ class Service:
         self.target = target or 0.0
         self.seconds: tuple[float, ...] = ()
         """What an image of the model's size takes at each point, on this machine."""
-        self._unit = 0.0
-        self._queue, self._batch = queue, batch
-        self._batcher: Batcher | None = None
-        self._macs = lru_cache(4096)(self._count_macs)
+        self.batcher: Batcher
+        """The queue; there is one once the service is ready."""
+        self._queue = queue
+        self._macs = lru_cache(4096)(partial(_sure_macs, predictor, self.inference))
 
     def start(self) -> None:
         """Time the operating points on this machine, then begin to work."""
         size = self.predictor.config.image_size
         self.seconds = time_modes(self.predictor, self.modes, size)
-        self._unit = self.seconds[0] / self._macs(size, self.modes[0])
-        unpaused = self._unit * self._macs(size, UNPAUSED)
-        self.target = self.target or _PATIENCE * unpaused
+        self.target = self.target or _PATIENCE * self._expected(size, UNPAUSED)
         governor = QueueGovernor(len(self.modes), self.target)
-        worker = stoppable(self.predictor, lambda: self.batcher.check_wanted())
+        worker = stoppable(self.predictor, lambda: batcher.check_wanted())
         run = partial(worker.predict_batch, inference=self.inference)
-        self._batcher = Batcher(run, self.modes, governor, self._queue, self._batch)
-        self._batcher.on_batch = self.watch.batch
-        self._batcher.start()
+        self.batcher = batcher = Batcher(run, self.modes, governor, self._queue, self.batch)
+        batcher.on_batch = self.watch.batch
+        self.watch.follow(
+            point=lambda: governor.rung,
+            point_changes=lambda: governor.changes,
+            queue=lambda: len(batcher.waiting),
+            queue_filled=batcher.filled,
+        )
+        batcher.start()
         self.ready = True
 
     def stop(self) -> None:
         """Finish what waits."""
         self.draining = True
-        if self._batcher:
-            self._batcher.stop()
+        if self.ready:
+            self.batcher.stop()
 
-    @property
-    def batcher(self) -> Batcher:
-        """The queue; there is one once the service is ready."""
-        assert self._batcher is not None, "start the service first"
-        return self._batcher
+    def read(self, values: Mapping[str, str]) -> Parameters:
+        """The parameters of a request; raises ValueError unless they can be met."""
+        if unknown := [name for name in values if name not in OPTIONS]:
+            name, choices = unknown[0], ", ".join(OPTIONS)
+            hint = " (a mode says it all, such as mode=3:0.4 exit)" if name in _REMOVED else ""
+            raise ValueError(f'no option "{name}"{hint}: choose from {choices}')
+        mode, floor = values.get("mode", "auto"), values.get("floor")
+        output = values.get("output", "mask")
+        if output not in OUTPUT_NAMES:
+            choices = ", ".join(OUTPUT_NAMES)
+            raise ValueError(f'output "{output}" is not known: choose from {choices}')
+        if floor is not None and mode != "auto":
+            raise ValueError(f'floor goes with mode "auto", and mode is "{mode}"')
+        if floor is not None and floor not in self.names:
+            choices = ", ".join(self.names)
+            raise ValueError(f'no operating point "{floor}" to stop at: choose of {choices}')
+        limit = len(self.names) - 1 if floor is None else self.names.index(floor)
+        return Parameters(self._mode(mode), limit, output)
+
+    def _mode(self, text: str) -> Mode | None:
+        """The mode that a client names, None if the governor decides."""
+        if text == "auto":
+            return None
+        if text in self.known:
+            return self.known[text].mode
+        if ":" not in text and not text.startswith("none"):
+            raise ValueError(
+                f'mode "{text}" is not one such as 3:0.4,9:0.9 exit: choose from auto, '
+                f"none, {', '.join(self.known)}"
+            )
+        return self.predictor.mode(text)
 
     def check_room(self) -> None:
         """Raise `BusyError` if a usual image has no chance, before anything is read of it."""
         self.batcher.check(self.seconds)
 
-    def check(self, asked: Asked) -> None:
-        """Raise unless what is asked for can be done."""
-        self.mode(asked)
-        self.limit(asked.floor)
+    def check_pixels(self, image: Picture, parameters: Parameters, limit: int) -> None:
+        """Raise if the network would run more than ``limit`` pixels, in any mode that may run."""
+        height, width = image.shape[:2]
+        for mode in self._allowed(parameters):
+            side = mode.size or self.predictor.config.short_side
+            rows, columns = scaled_size((height, width), side)
+            if rows * columns > limit:
+                raise TooManyPixelsError(
+                    f'mode "{mode}" scales {width}x{height} to {columns}x{rows}, which is '
+                    f"{rows * columns:,} pixels, and at most {limit:,} are taken"
+                )
 
-    def mode(self, asked: Asked) -> Mode | None:
-        """The mode that is asked for, None if the governor decides."""
-        if asked.mode == "auto":
-            return None
-        if asked.floor is not None:
-            raise ValueError(f'floor goes with mode "auto", and mode is "{asked.mode}"')
-        if asked.mode in self.known:
-            return self.known[asked.mode].mode
-        if ":" not in asked.mode and not asked.mode.startswith("none"):
-            raise ValueError(
-                f'mode "{asked.mode}" is not one such as 3:0.4,9:0.9 exit: choose from auto, '
-                f"none, {', '.join(self.known)}"
-            )
-        return self.predictor.mode(asked.mode)
-
-    def check_pixels(self, image: Picture, asked: Asked, most: int) -> None:
-        """Raise if the size that is asked for makes more than ``most`` pixels of an image."""
-        mode = self.mode(asked)
-        if mode is None or mode.size is None:
-            return
-        old = (image.shape[0], image.shape[1])
-        new = scaled_size(old, mode.size)
-        if new[0] * new[1] > most:
-            raise TooManyPixelsError(
-                f'mode "{mode}" scales {old[1]}x{old[0]} to {new[1]}x{new[0]}, which is '
-                f"{new[0] * new[1]:,} pixels, and at most {most:,} are taken"
-            )
-
-    def limit(self, floor: str | None) -> int:
-        """The place of the fastest rung that a client accepts."""
-        if floor is None:
-            return len(self.names) - 1
-        if floor not in self.names:
-            raise ValueError(
-                f'no operating point "{floor}" to stop at: choose of {", ".join(self.names)}'
-            )
-        return self.names.index(floor)
-
-    def submit(self, image: Picture, asked: Asked) -> "Future[Done]":
+    def submit(self, image: Picture, parameters: Parameters) -> "Future[Done]":
         """Put an image into the queue, or raise `BusyError`. Cancel the future to end it."""
-        mode, limit = self.mode(asked), self.limit(asked.floor)
-        size = (image.shape[0], image.shape[1])
-        if mode is None:
-            unit = self._macs(size, self.modes[0]) / self._macs(
-                self.predictor.config.image_size, self.modes[0]
-            )
-            work = tuple(unit * self.seconds[min(i, limit)] for i in range(len(self.modes)))
-        else:
-            work = (self._unit * self._macs(size, mode),) * len(self.modes)
-        seen = self.predictor.input_size(size, self.modes[0] if mode is None else mode)
-        return self.batcher.submit(Job(image, seen, work, limit, mode))
+        size, first = (image.shape[0], image.shape[1]), self._allowed(parameters)[0]
+        expected = self._expected(size, first)
+        work = (expected,) * len(self.modes)
+        if parameters.mode is None:
+            images = expected / self.seconds[0]  # So many of the model's size take as long.
+            least = self.seconds[parameters.limit]
+            work = tuple(images * max(seconds, least) for seconds in self.seconds)
+        seen = self.predictor.input_size(size, first)
+        return self.batcher.submit(Job(image, seen, work, parameters.limit, parameters.mode))
 
     def point_name(self, mode: Mode) -> str | None:
         """The name of the operating point that is this mode."""
@@ -170,34 +175,47 @@ class Service:
     def work_ratio(self, result: Segmentation) -> float:
         """The MACs of a result over those without pausing."""
         size = (result.labels.shape[0], result.labels.shape[1])
-        as_shares = replace(result.mode, pause=_shares_paused(result))
-        return self._macs(size, as_shares) / self._macs(size, UNPAUSED)
+        by_ratio = replace(result.mode, pause=_ratios_paused(result))
+        return self._macs(size, by_ratio) / self._macs(size, UNPAUSED)
 
     def describe(self) -> dict[str, object]:
         """The model: its classes, operating points and the target."""
         classes = self.predictor.classes
         seconds = dict(zip(self.names, self.seconds, strict=True)) if self.ready else {}
+
+        def described(points: Mapping[str, Measurement]) -> list[dict[str, object]]:
+            return [
+                {
+                    "name": name,
+                    "mode": str(point.mode),
+                    "miou": point.miou,
+                    "speed_up": point.speed_up,
+                    "latency_ms": 1000 * seconds[name] if name in seconds else point.latency_ms,
+                }
+                for name, point in points.items()
+            ]
+
         return {
             "name": self.name,
             "classes": [
                 {"name": name, "colour": list(colour)}
                 for name, colour in zip(classes.names, classes.colours, strict=True)
             ],
-            "points": [_describe(name, p, seconds.get(name)) for name, p in self.points.items()],
-            "curve": [_describe(name, p, seconds.get(name)) for name, p in self.known.items()],
+            "points": described(self.points),
+            "curve": described(self.known),
             "blocks": self.predictor.network.backbone.depth,
             "patch": list(self.predictor.network.backbone.patch),
             "latency_ms": 1000 * self.target if self.ready else None,
         }
 
     def status(self) -> dict[str, object]:
-        """What continues, and the last two minutes second by second."""
+        """What the service does now, and the last two minutes second by second."""
         governor, (middle, high) = self.batcher.governor, self.watch.percentiles()
         return {
-            "queue": self.batcher.waiting,
-            "running": self.batcher.running,
-            "point": self.names[governor.place],
-            "mode": str(self.modes[governor.place]),
+            "queue": len(self.batcher.waiting),
+            "running": self.batcher.running is not None,
+            "point": self.names[governor.rung],
+            "mode": str(self.modes[governor.rung]),
             "requests_per_second": self.watch.rate(),
             "latency_ms_p50": middle,
             "latency_ms_p99": high,
@@ -209,64 +227,61 @@ class Service:
 
     def tick(self) -> None:
         """Once a second: look at the queue, also when nothing arrives."""
-        self.watch.tick(self.names[self.batcher.choose()], self.batcher.waiting)
+        self.watch.tick(self.names[self.batcher.choose()], len(self.batcher.waiting))
 
-    def metrics(self) -> bytes:
-        """Everything that is counted, in the format of Prometheus."""
-        if not self.ready:
-            return self.watch.text(0, 0, 0, 0.0)
-        batcher, governor = self.batcher, self.batcher.governor
-        return self.watch.text(governor.place, governor.changes, batcher.waiting, batcher.filled())
+    def _allowed(self, parameters: Parameters) -> tuple[Mode, ...]:
+        """The modes in which a request may run."""
+        fixed = parameters.mode
+        return self.modes[: parameters.limit + 1] if fixed is None else (fixed,)
 
-    def _known(self, name: str) -> Measurement:
-        if name not in self.known:
-            raise ValueError(f'no operating point "{name}": choose of {", ".join(self.known)}')
-        return self.known[name]
-
-    def _count_macs(self, size: tuple[int, int], mode: Mode) -> int:
-        """The MACs of an image; by threshold nothing is sure to pause."""
-        return self.predictor.macs(size, _sure(mode), self.inference)
+    def _expected(self, size: tuple[int, int], mode: Mode) -> float:
+        """The seconds that an image should take, by its MACs and the timing of the first point."""
+        timed = self._macs(self.predictor.config.image_size, self.modes[0])
+        return self.seconds[0] / timed * self._macs(size, mode)
 
 
-def stoppable(predictor: Predictor, ask: Callable[[], None]) -> Predictor:
-    """The predictor, which ends early if ``ask``, called after every block, raises.
+def stoppable(predictor: Predictor, check: Callable[[], None]) -> Predictor:
+    """The predictor, which ends early if ``check``, called after every block, raises.
 
-    Networks that do not run in torch block by block are not asked.
+    Networks that do not run in torch block by block never call it.
     """
     if not isinstance(predictor.engine, TorchEngine):
         return predictor
-    return Predictor(predictor.network, predictor.points, TorchEngine(predictor.network, ask))
+    return Predictor(predictor.network, predictor.points, TorchEngine(predictor.network, check))
 
 
-def _sure(mode: Mode) -> Mode:
-    """The mode without its thresholds."""
+def _sure_macs(
+    predictor: Predictor, inference: Inference, size: tuple[int, int], mode: Mode
+) -> int:
+    """The MACs of an image; by threshold nothing is sure to pause."""
     stages = tuple(s for s in mode.pause.stages if not isinstance(s[1], Threshold))
-    return replace(mode, pause=PauseConfig(stages))
+    return predictor.macs(size, replace(mode, pause=PauseConfig(stages)), inference)
 
 
 def known_points(predictor: Predictor) -> dict[str, Measurement]:
-    """All operating points of a model by name, from slow to fast; no pausing is always one.
+    """The operating points of a model that can run, from slow to fast; no pausing is always one.
 
-    A model that has none of its own gets configurations of the paper, and the speed-up that
-    their MACs promise.
+    A model that has none of its own gets configurations of the paper. Where a speed-up is not
+    known, it is the ratio of MACs.
     """
-    points = dict(predictor.points)
+    points = {}
+    for name, point in predictor.points.items():
+        try:
+            predictor.mode(point.mode)
+            points[name] = point
+        except ValueError as error:
+            _log.warning('operating point "%s" is left out: %s', name, error)
     if not points:
         usual = {name: Mode.parse(text) for name, text in _USUAL.items()}
         depth = predictor.network.backbone.depth
         points = {n: Measurement(mode=m) for n, m in usual.items() if m.pause.blocks[-1] < depth}
     if UNPAUSED not in (point.mode for point in points.values()):
         points["unpaused"] = Measurement(mode=UNPAUSED, speed_up=1.0)
-    size = predictor.config.image_size
-    whole = predictor.macs(size)
-
-    def promised(point: Measurement) -> Measurement:
-        if point.speed_up is not None:
-            return point
-        return replace(point, speed_up=whole / predictor.macs(size, _sure(point.mode)))
-
-    complete = {name: promised(point) for name, point in points.items()}
-    return dict(sorted(complete.items(), key=lambda item: item[1].speed_up or 1.0))
+    macs = partial(_sure_macs, predictor, Inference(), predictor.config.image_size)
+    for name, point in points.items():
+        if point.speed_up is None:
+            points[name] = replace(point, speed_up=macs(UNPAUSED) / macs(point.mode))
+    return dict(sorted(points.items(), key=lambda item: item[1].speed_up or 1.0))
 
 
 def ladder_points(points: Mapping[str, Measurement]) -> dict[str, Measurement]:
@@ -274,9 +289,9 @@ def ladder_points(points: Mapping[str, Measurement]) -> dict[str, Measurement]:
 
     Of several names for the same, the first.
     """
-    judged = [p for p in points.values() if p.miou is not None and p.speed_up is not None]
-    best = pareto_front([replace(p, images_per_second=p.speed_up) for p in judged])
-    kept = {point.mode for point in best}
+    measured = [p for p in points.values() if p.miou is not None and p.speed_up is not None]
+    front = pareto_front([replace(p, images_per_second=p.speed_up) for p in measured])
+    kept = {point.mode for point in front}
     ladder: dict[Mode, str] = {}
     for name, point in points.items():
         if point.miou is None or point.mode in kept:
@@ -285,40 +300,21 @@ def ladder_points(points: Mapping[str, Measurement]) -> dict[str, Measurement]:
 
 
 def time_modes(
-    predictor: Predictor,
-    modes: tuple[Mode, ...],
-    size: tuple[int, int],
-    rounds: int = 5,
-    clock: Callable[[], float] = time.perf_counter,
+    predictor: Predictor, modes: Sequence[Mode], size: tuple[int, int]
 ) -> tuple[float, ...]:
     """The least seconds that one image of that (height, width) takes in each mode."""
     image = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
-    best = [float("inf")] * len(modes)
-    for number in range(rounds + 1):
-        for place, mode in enumerate(modes):
-            begin = clock()
-            predictor.predict_batch([image], mode)
-            if number:  # The first round warms up.
-                best[place] = min(best[place], clock() - begin)
+    runs = [partial(predictor.predict_batch, [image], mode) for mode in modes]
+    seconds = time_interleaved(runs, predictor.device, rounds=5, warmup=1).min(0)
     # A faster point is not slower: where it seems so, the network is too small to tell.
-    return tuple(accumulate(best, min))
+    return tuple(np.minimum.accumulate(seconds).tolist())
 
 
-def _shares_paused(result: Segmentation) -> PauseConfig:
-    """The configuration by shares that pauses what paused in this image."""
+def _ratios_paused(result: Segmentation) -> PauseConfig:
+    """The configuration by ratios that pauses what paused in this image."""
     active, stages = result.paused_after.size, []
     for block, amount in result.mode.pause.stages:
         paused = int((result.paused_after == block).sum())
         stages.append((block, paused / active if isinstance(amount, Threshold) else amount))
         active -= paused
     return PauseConfig(tuple(stages))
-
-
-def _describe(name: str, point: Measurement, seconds: float | None) -> dict[str, Any]:
-    return {
-        "name": name,
-        "mode": str(point.mode),
-        "miou": point.miou,
-        "speed_up": point.speed_up,
-        "latency_ms": point.latency_ms if seconds is None else 1000 * seconds,
-    }

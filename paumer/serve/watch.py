@@ -11,6 +11,13 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 
 _HISTORY = 120
 _RECENT = 30.0
 """Percentiles are of requests of that many last seconds."""
+_GAUGES = {
+    "point": "Index of the operating point, 0 for the most accurate",
+    "point_changes": "Changes of the operating point since start",
+    "queue": "Requests that wait",
+    "queue_filled": "Waiting time over the latency target",
+    "in_flight": "Requests being read, run or answered",
+}
 
 
 class Watch:
@@ -22,39 +29,31 @@ class Watch:
         self.history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
         self._latencies: deque[tuple[float, float]] = deque(maxlen=4096)
         self._last = (0, 0)
-        registry = self._registry = CollectorRegistry()
-
-        def named(kind: Any, name: str, text: str, **options: Any) -> Any:
-            return kind(f"paumer_{name}", text, registry=registry, **options)
-
-        self._latency = named(
-            Histogram,
-            "latency_seconds",
+        self._registry = CollectorRegistry()
+        ours: dict[str, Any] = {"namespace": "paumer", "registry": self._registry}
+        latency, batch = (
             "From a request's last byte to its answer",
-            buckets=_SECONDS,
+            "Time of a batch in the network",
         )
-        self._compute = named(
-            Histogram, "batch_seconds", "Time of a batch in the network", buckets=_SECONDS
-        )
-        self._batch = named(
-            Histogram, "batch_size", "Images that ran together", buckets=(1, 2, 4, 8, 16, 32)
-        )
-        self._refused = named(
-            Counter, "refused", "Requests without a result, by reason", labelnames=["reason"]
-        )
-        self._answered = named(
-            Counter, "answered", "Results, by operating point", labelnames=["point"]
-        )
-        self._changes = named(Gauge, "point_changes", "Changes of the operating point since start")
-        self._place = named(Gauge, "point", "Place of the operating point, 0 for the most accurate")
-        self._queue = named(Gauge, "queue", "Requests that wait")
-        self._filled = named(Gauge, "queue_filled", "Waiting time over the latency target")
-        self._in_flight = named(Gauge, "in_flight", "Requests being read, run or answered")
+        self._latency = Histogram("latency_seconds", latency, buckets=_SECONDS, **ours)
+        self._compute = Histogram("batch_seconds", batch, buckets=_SECONDS, **ours)
+        sizes = (1, 2, 4, 8, 16, 32)
+        self._batch = Histogram("batch_size", "Images that ran together", buckets=sizes, **ours)
+        reasons = "Requests without a result, by reason"
+        self._refused = Counter("refused", reasons, ["reason"], **ours)
+        self._answered = Counter("answered", "Results, by operating point", ["point"], **ours)
         for point in points:
             self._answered.labels(point)
+        self._gauges = {name: Gauge(name, text, **ours) for name, text in _GAUGES.items()}
+        self.follow(in_flight=lambda: self.in_flight)
+
+    def follow(self, **gauges: Callable[[], float]) -> None:
+        """Read these gauges from functions from now on."""
+        for name, read in gauges.items():
+            self._gauges[name].set_function(read)
 
     def answered(self, point: str | None, seconds: float) -> None:
-        """Note a result, at an operating point or another configuration."""
+        """Note a result, at an operating point or in another mode."""
         self.accepted += 1
         self._answered.labels(point or "other").inc()
         self._latency.observe(seconds)
@@ -99,11 +98,6 @@ class Watch:
             }
         )
 
-    def text(self, place: int, changes: int, queue: int, filled: float) -> bytes:
-        """Everything in the format of Prometheus."""
-        self._place.set(place)
-        self._changes.set(changes)
-        self._queue.set(queue)
-        self._filled.set(filled)
-        self._in_flight.set(self.in_flight)
+    def metrics(self) -> bytes:
+        """Everything that is counted, in the format of Prometheus."""
         return generate_latest(self._registry)

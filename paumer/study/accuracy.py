@@ -1,7 +1,7 @@
-"""Confusion matrices, IoU, and the accuracy of a model over a data set."""
+"""What a model gets right over a data set: counts of pixels, IoU, intervals."""
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,23 +17,70 @@ from paumer.inference.tiles import Inference
 from paumer.mode import Mode
 from paumer.mode import by_size as group_by_size
 from paumer.progress import Progress
-from paumer.study.sizes import SIZES, SizeCounts, mean_known, ratio
+from paumer.study.sizes import SIZES, count_sizes, iou_by_size, mean_known, ratio
+
+Counts = Int[np.ndarray, "..."]
 
 
-class Figures:
-    """The figures people report, from the pixels of each class that are right, labelled and true.
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """What was counted in one mode, image by image; tallies of parts add up.
 
-    A class that is neither there nor predicted has an IoU of NaN, and does not count in the mean.
+    ``images`` holds for each image and class the pixels that are right, labelled so, and truly so:
+    enough for all figures over any selection of images. ``indices`` are the images' numbers in the
+    data set, rising. ``confusion`` has a row for each true class and a column for each label,
+    ``sizes`` is what ``count_sizes`` gives; both are None where they were not counted.
     """
+
+    indices: Int[np.ndarray, " images"]
+    images: Int[np.ndarray, "images 3 classes"]
+    confusion: Int[np.ndarray, "classes classes"] | None = None
+    sizes: Int[np.ndarray, "3 3 classes"] | None = None
+
+    @classmethod
+    def empty(cls, classes: int, by_size: bool = False) -> Self:
+        """The tally of no image."""
+        none = np.zeros((0, 3, classes), np.int64)
+        sizes = np.zeros((3, 3, classes), np.int64) if by_size else None
+        return cls(np.zeros(0, np.int64), none, np.zeros((classes, classes), np.int64), sizes)
+
+    @classmethod
+    def of(
+        cls,
+        index: int,
+        labels: Integer[np.ndarray, "h w"],
+        truth: Integer[np.ndarray, "h w"],
+        classes: int,
+        ignore: int = IGNORE,
+        by_size: bool = False,
+    ) -> Self:
+        """The tally of one image; pixels whose true label is ``ignore`` do not count."""
+        known = truth != ignore
+        pairs = truth[known].astype(np.int64) * classes + labels[known]
+        confusion = np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+        totals = np.stack([np.diag(confusion), confusion.sum(0), confusion.sum(1)])
+        sizes = count_sizes(labels, truth, classes, ignore) if by_size else None
+        return cls(np.array([index], np.int64), totals[None], confusion, sizes)
+
+    def __add__(self, other: "Tally") -> "Tally":
+        indices = np.concatenate([self.indices, other.indices])
+        order = indices.argsort(kind="stable")
+        return Tally(
+            indices[order],
+            np.concatenate([self.images, other.images])[order],
+            _sum(self.confusion, other.confusion),
+            _sum(self.sizes, other.sizes),
+        )
 
     @property
     def totals(self) -> Int[np.ndarray, "3 classes"]:
         """For each class the pixels that are right, labelled so, and truly so."""
-        raise NotImplementedError
+        totals: Int[np.ndarray, "3 classes"] = self.images.sum(0)
+        return totals
 
     @property
     def iou(self) -> Float[np.ndarray, " classes"]:
-        """Intersection over union of each class."""
+        """Intersection over union of each class; NaN if it is neither there nor predicted."""
         return iou_of_counts(self.totals)
 
     @property
@@ -43,91 +90,21 @@ class Figures:
 
     @property
     def pixel_accuracy(self) -> float:
-        """The share of labelled pixels that are right."""
+        """The part of the labelled pixels that is right."""
         right, _, truly = self.totals.sum(1)
         return float(right / max(1, truly))
 
     @property
     def mean_accuracy(self) -> float:
-        """The mean over classes of the share of their pixels that are right."""
+        """The mean over classes of the part of their pixels that is right."""
         right, _, truly = self.totals
         return float(mean_known(ratio(right, truly)))
-
-
-@dataclass(frozen=True, eq=False)
-class Confusion(Figures):
-    """How many pixels of each true class (row) got each label (column); they add up."""
-
-    counts: Int[np.ndarray, "classes classes"]
-
-    @classmethod
-    def of(
-        cls,
-        labels: Integer[np.ndarray, "h w"],
-        truth: Integer[np.ndarray, "h w"],
-        classes: int,
-        ignore: int = IGNORE,
-    ) -> Self:
-        """The confusion of one image; pixels whose true label is ``ignore`` do not count."""
-        known = truth != ignore
-        pairs = truth[known].astype(np.int64) * classes + labels[known]
-        return cls(np.bincount(pairs, minlength=classes**2).reshape(classes, classes))
-
-    @classmethod
-    def empty(cls, classes: int) -> Self:
-        """The confusion of no image."""
-        return cls(np.zeros((classes, classes), np.int64))
-
-    def __add__(self, other: "Confusion") -> "Confusion":
-        return Confusion(self.counts + other.counts)
-
-    @property
-    def totals(self) -> Int[np.ndarray, "3 classes"]:
-        """For each class the pixels that are right, labelled so, and truly so."""
-        return np.stack([np.diag(self.counts), self.counts.sum(0), self.counts.sum(1)])
-
-
-@dataclass(frozen=True, eq=False)
-class Tally(Figures):
-    """What was counted in one mode, image by image; tallies of parts add up.
-
-    ``images`` holds for each image and class the pixels that are right, labelled so, and truly
-    so; they are enough for all figures over any selection of images. ``places`` are the images'
-    numbers in the data set, rising.
-    """
-
-    indices: Int[np.ndarray, " images"]
-    images: Int[np.ndarray, "images 3 classes"]
-    confusion: Confusion | None = None
-    sizes: SizeCounts | None = None
-
-    def __add__(self, other: "Tally") -> "Tally":
-        indices = np.concatenate([self.indices, other.indices])
-        order = indices.argsort(kind="stable")
-        return Tally(
-            indices[order],
-            np.concatenate([self.images, other.images])[order],
-            self.confusion + other.confusion if self.confusion and other.confusion else None,
-            self.sizes + other.sizes if self.sizes and other.sizes else None,
-        )
-
-    @property
-    def totals(self) -> Int[np.ndarray, "3 classes"]:
-        """For each class the pixels that are right, labelled so, and truly so."""
-        totals: Int[np.ndarray, "3 classes"] = self.images.sum(0)
-        return totals
 
     def interval(
         self, draws: int = 1000, level: float = 0.95, seed: int = 0
     ) -> tuple[float, float]:
         """A bootstrap interval of the mIoU: images drawn with replacement."""
-        edge = (1 - level) / 2
-        values = self.resampled(draws, seed)
-        known = values[~np.isnan(values)]  # A draw of images without any label has none.
-        if not len(known):
-            return float("nan"), float("nan")
-        low, high = np.quantile(known, [edge, 1 - edge])
-        return float(low), float(high)
+        return _middle(self.resampled(draws, seed), level)
 
     def resampled(self, draws: int = 1000, seed: int = 0) -> Float[np.ndarray, " draws"]:
         """The mIoU of each of many draws of images; the same draws for the same seed."""
@@ -138,25 +115,43 @@ class Tally(Figures):
         sums = np.tensordot(times.astype(float), self.images.astype(float), 1)
         return mean_known(iou_of_counts(sums.astype(np.int64)))
 
-    def to_json(self, names: Sequence[str]) -> dict[str, object]:
-        """The figures people report, as JSON values; a class that is nowhere is None."""
+    def summary(self) -> dict[str, Any]:
+        """What a measurement holds of it, as JSON values: None for what is not known."""
         low, high = self.interval()
-        values: dict[str, Any] = {
+        return {
             "miou": known_value(self.miou),
             "miou_low": known_value(low),
             "miou_high": known_value(high),
             "pixel_accuracy": self.pixel_accuracy,
             "mean_accuracy": known_value(self.mean_accuracy),
             "images": len(self.images),
-            "iou": dict(zip(names, known_values(self.iou), strict=True)),
         }
-        if self.sizes:
-            values["miou_by_size"] = dict(zip(SIZES, known_values(self.sizes.miou), strict=True))
-            values["iou_by_size"] = {
-                size: dict(zip(names, known_values(iou), strict=True))
-                for size, iou in zip(SIZES, self.sizes.iou, strict=True)
-            }
+
+    def to_json(self, names: Sequence[str]) -> dict[str, object]:
+        """The figures people report, as JSON values; a class that is nowhere is None."""
+
+        def by_class(values: Float[np.ndarray, " classes"]) -> dict[str, float | None]:
+            return dict(zip(names, map(known_value, values), strict=True))
+
+        values = {**self.summary(), "iou": by_class(self.iou)}
+        if self.sizes is not None:
+            iou = dict(zip(SIZES, iou_by_size(self.sizes), strict=True))
+            values["miou_by_size"] = {s: known_value(mean_known(row)) for s, row in iou.items()}
+            values["iou_by_size"] = {size: by_class(row) for size, row in iou.items()}
         return values
+
+
+def _sum(one: Counts | None, other: Counts | None) -> Counts | None:
+    return None if one is None or other is None else one + other
+
+
+def _middle(values: Float[np.ndarray, " n"], level: float) -> tuple[float, float]:
+    """The bounds between which the middle ``level`` of the values lies."""
+    known = values[~np.isnan(values)]  # A draw of images without any label has no value.
+    if not len(known):
+        return float("nan"), float("nan")
+    low, high = np.quantile(known, [(1 - level) / 2, 1 - (1 - level) / 2])
+    return float(low), float(high)
 
 
 def paired_difference(
@@ -173,15 +168,9 @@ def paired_difference(
     indices = first[0].indices
     if any(not np.array_equal(tally.indices, indices) for tally in (*first, *second)):
         raise ValueError("runs can be paired only where they were counted on the same images")
-
-    def mean(tallies: Sequence[Tally]) -> Float[np.ndarray, " draws"]:
-        resampled = [tally.resampled(draws, seed) for tally in tallies]
-        return np.asarray(sum(resampled) / len(tallies))
-
-    edge = (1 - level) / 2
-    low, high = np.nanquantile(mean(first) - mean(second), [edge, 1 - edge])
+    means = [np.mean([t.resampled(draws, seed) for t in part], 0) for part in (first, second)]
     found = np.mean([t.miou for t in first]) - np.mean([t.miou for t in second])
-    return float(found), float(low), float(high)
+    return float(found), *_middle(means[0] - means[1], level)
 
 
 def iou_of_counts(counts: Int[np.ndarray, "*s 3 classes"]) -> Float[np.ndarray, "*s classes"]:
@@ -190,16 +179,12 @@ def iou_of_counts(counts: Int[np.ndarray, "*s 3 classes"]) -> Float[np.ndarray, 
     return ratio(right, labelled + truly - right)
 
 
-def known_values(values: Float[np.ndarray, " n"]) -> list[float | None]:
-    """As JSON: None for NaN."""
-    return [known_value(value) for value in values]
-
-
-def known_value(value: float) -> float | None:
+def known_value(value: float | Float[np.ndarray, ""]) -> float | None:
     """As JSON: None for NaN."""
     return None if np.isnan(value) else float(value)
 
 
+# Eight parameters: this is what every caller of a count decides, and the last five are optional.
 def evaluate(
     predictor: Predictor,
     dataset: Dataset,
@@ -213,60 +198,42 @@ def evaluate(
     """What each mode gets right over a data set; ``indices`` restricts the images.
 
     Modes share what they have in common. ``shard`` is this process's number and how many there
-    are: each takes its share of the batches, which are the same for any number of processes.
+    are: each counts some of the batches, which are the same for any number of processes.
     """
-    how = inference or Inference()
-    check_study(predictor, dataset, modes, how)
-    groups = batches(predictor, dataset, modes, how, indices)[shard[0] :: shard[1]]
-    total = sum(len(group) for group in groups)
-    tallies = [empty_tally(len(dataset.class_set), by_size) for _ in modes]
-    done = 0
-    for group, samples in zip(groups, read_ahead(dataset, groups), strict=True):
-        counted = count_batch(predictor, dataset, group, samples, modes, how, by_size)
+    inference = inference or Inference()
+    check_study(predictor, dataset, modes, inference)
+    groups = batches(predictor, dataset, modes, inference, indices)[shard[0] :: shard[1]]
+    tallies = [Tally.empty(len(dataset.class_set), by_size) for _ in modes]
+    for counted in count(predictor, dataset, modes, inference, groups, by_size):
         tallies = [one + two for one, two in zip(tallies, counted, strict=True)]
-        done += len(group)
         if progress:
-            progress(done, total)
+            progress(len(tallies[0].images), sum(map(len, groups)))
     return tallies
 
 
-def empty_tally(classes: int, by_size: bool = False) -> Tally:
-    """The tally of no image."""
-    return Tally(
-        np.zeros(0, np.int64),
-        np.zeros((0, 3, classes), np.int64),
-        Confusion.empty(classes),
-        SizeCounts.empty(classes) if by_size else None,
-    )
-
-
-def count_batch(
+def count(
     predictor: Predictor,
     dataset: Dataset,
-    indices: Sequence[int],
-    samples: Sequence[Sample],
     modes: Sequence[Mode],
     inference: Inference,
+    groups: Sequence[Sequence[int]],
     by_size: bool = False,
-) -> list[Tally]:
-    """What each mode gets right in one batch of samples, which have those places."""
-    classes, ignore = len(dataset.class_set), dataset.class_set.ignore
-    images = [sample.image for sample in samples]
-    found: dict[int, Tally] = {}
-    for same in group_by_size(modes).values():
-        some = [modes[number] for number in same]
-        given = study_criteria(predictor, some, samples, indices[0])
-        for place, results in predictor.predict_many(images, some, inference, given):
-            pairs = [(r.labels, s.labels) for r, s in zip(results, samples, strict=True)]
-            confusions = [Confusion.of(*pair, classes, ignore) for pair in pairs]
-            sizes = [SizeCounts.of(*pair, classes, ignore) for pair in pairs] if by_size else None
-            found[same[place]] = Tally(
-                np.array(indices, np.int64),
-                np.stack([one.totals for one in confusions]),
-                sum(confusions, Confusion.empty(classes)),
-                sum(sizes, SizeCounts.empty(classes)) if sizes else None,
-            )
-    return [found[number] for number in range(len(modes))]
+) -> Iterator[list[Tally]]:
+    """What each mode gets right in each group of images."""
+    options = (len(dataset.class_set), dataset.class_set.ignore, by_size)
+    for indices, samples in zip(groups, read_ahead(dataset, groups), strict=True):
+        images = [sample.image for sample in samples]
+        found: dict[int, Tally] = {}
+        for numbers in group_by_size(modes).values():
+            alike = [modes[number] for number in numbers]
+            given = study_criteria(predictor, alike, samples, indices[0])
+            for number, results in predictor.predict_many(images, alike, inference, given):
+                tallies = [
+                    Tally.of(index, result.labels, sample.labels, *options)
+                    for index, result, sample in zip(indices, results, samples, strict=True)
+                ]
+                found[numbers[number]] = sum(tallies[1:], tallies[0])
+        yield [found[number] for number in range(len(modes))]
 
 
 def study_criteria(
@@ -308,36 +275,32 @@ def batches(
     inference: Inference,
     indices: Sequence[int] | None = None,
 ) -> list[list[int]]:
-    """The images in batches as large as their windows allow, judged by the first image.
+    """The images in batches as large as the windows of the first image allow.
 
     At random what pauses follows from the image's number, so each is a batch of its own.
     """
-    indices = list(range(len(dataset)) if indices is None else indices)
-    if any(mode.criterion == "random" for mode in modes):
-        return [[place] for place in indices]
-    if not indices:
-        return []
-    height, width = dataset[indices[0]].labels.shape
-    windows = max(predictor.windows((height, width), mode, inference) for mode in modes)
-    size = max(1, inference.batch // windows)
+    indices, size = sorted(range(len(dataset)) if indices is None else indices), 1
+    if indices and all(mode.criterion != "random" for mode in modes):
+        height, width = dataset[indices[0]].labels.shape
+        windows = max(predictor.windows((height, width), mode, inference) for mode in modes)
+        size = max(1, inference.batch // windows)
     return [indices[begin : begin + size] for begin in range(0, len(indices), size)]
 
 
-def read_ahead(dataset: Dataset, groups: Sequence[Sequence[int]]) -> Iterator[list[Sample]]:
+def read_ahead(dataset: Dataset, groups: Iterable[Sequence[int]]) -> Iterator[list[Sample]]:
     """The samples of each group, the next ones read by a thread meanwhile."""
 
     def read(group: Sequence[int]) -> list[Sample]:
-        return [dataset[place] for place in group]
+        return [dataset[index] for index in group]
 
+    coming: Future[list[Sample]] | None = None
     with ThreadPoolExecutor(1) as pool:
-        coming = [pool.submit(read, group) for group in groups[:1]]
-        for following in [*groups[1:], None]:
-            if not coming:
-                return
-            ready = coming.pop().result()
-            if following is not None:
-                coming.append(pool.submit(read, following))
-            yield ready
+        for group in groups:
+            ready, coming = coming, pool.submit(read, group)
+            if ready:
+                yield ready.result()
+        if coming:
+            yield coming.result()
 
 
 def check_classes(predictor: Predictor, dataset: Dataset) -> None:

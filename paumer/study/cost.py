@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,16 +31,11 @@ from paumer.model.segmenter import PausingSegmenter
 from paumer.model.walk import Pause, Walk
 from paumer.pause_config import Threshold
 from paumer.progress import Progress
-from paumer.study.speed import (
-    SpeedSettings,
-    environment,
-    in_words,
-    setting,
-    time_interleaved,
-)
+from paumer.study.speed import SpeedSettings, environment, in_words, setting, time_interleaved
 
 ROUNDS = 15
-Ladder = tuple[tuple[int, float], ...]
+Ladder = Sequence[Sequence[float]]
+"""Counts of tokens, rising, each with its seconds."""
 
 
 @dataclass(frozen=True)
@@ -99,21 +93,10 @@ class CostTable:
             when=str(self.environment["when"]),
         )
 
-    def to_json(self) -> dict[str, object]:
-        """The table as JSON values."""
-        return asdict(self)
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, object]) -> Self:
-        """The table written by ``to_json``."""
-        known: dict[str, Any] = dict(values)
-        steps = {name: _ladder(known[name]) for name in ("block", "decoder", "assembling")}
-        pausing = {name: _ladder(known["pausing"][name]) for name in _scorings()}
-        return cls(**{**known, **steps, "pausing": pausing})
-
-
-def _ladder(steps: Sequence[Sequence[float]]) -> Ladder:
-    return tuple((int(count), float(seconds)) for count, seconds in steps)
+def predict_speed(tables: "Mapping[int | None, CostTable]", mode: Mode) -> Measurement:
+    """The predicted speed of a mode, whose speed-up is over no pausing at the usual size."""
+    return tables[mode.size].predict(mode, tables[None])
 
 
 def scoring(mode: Mode) -> str:
@@ -124,8 +107,7 @@ def scoring(mode: Mode) -> str:
 
 def _scorings(grid: tuple[int, int] = (1, 1)) -> dict[str, Criterion]:
     plain = {name: criteria.named(name, grid) for name in CRITERIA}
-    held = {f"{name}, protecting": criteria.protecting(plain[name], [0]) for name in CRITERIA}
-    return plain | held
+    return plain | {f"{n}, protecting": criteria.protecting(c, [0]) for n, c in plain.items()}
 
 
 def measure_cost(
@@ -136,25 +118,22 @@ def measure_cost(
 ) -> CostTable:
     """Time the parts of the forward for one batch of images of whole patches."""
     model = model.eval()
+    runs: dict[tuple[str, int], Callable[[], Any]] = {("embed", 0): lambda: model.start(images)}
     with setting(images.device, settings):
         walk = model.start(images)
-        grid = model.grid(images)
         patches, prefix = walk.patch_index.shape[1], model.backbone.prefix
-        counts = ladder(patches)
-        runs: dict[tuple[str, int], Callable[[], Any]] = {("embed", 0): lambda: model.start(images)}
         if settings.full_size:
             logits = model(images, full_size=False).logits
-            size = tuple(images.shape[2:])
-            runs["upsampling", 0] = lambda: upsample(logits, size)
-        for count in counts:
-            _add_runs(runs, model, walk, count, grid)
+            runs["upsampling", 0] = lambda: upsample(logits, tuple(images.shape[2:]))
+        for count in ladder(patches):
+            _add_runs(runs, model, walk, count, model.grid(images))
         seconds = time_interleaved(
             list(runs.values()), images.device, settings.rounds, settings.warmup, progress
         ).min(0)
     found = dict(zip(runs, seconds.tolist(), strict=True))
 
-    def steps(name: str, extra: int = 0, share: int = 1) -> Ladder:
-        return tuple((n + extra, found[name, n] / share) for n in counts if (name, n) in found)
+    def steps(part: str, extra: int = 0, times: int = 1) -> Ladder:
+        return [[n + extra, found[name, n] / times] for name, n in found if name == part]
 
     return CostTable(
         environment=environment(images, settings),
@@ -206,23 +185,19 @@ def _add_runs(
 
 def ladder(patches: int) -> list[int]:
     """Token counts to time: close together where few are left, and where kernels change."""
-    counts = {max(1, round(patches * share)) for share in _SHARES}
+    counts = {max(1, round(patches * part)) for part in _PARTS}
     # Attention kernels change their tiling at such counts (prefix tokens included).
     edges = {edge + side for edge in (192, 768) for side in (-2, -1)}
     return sorted(counts | {edge for edge in edges if edge < patches})
 
 
-_SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_PARTS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
-def between(steps: Sequence[tuple[int, float]], count: int) -> float:
+def between(steps: Ladder, count: int) -> float:
     """The time at a count, on the straight line between its neighbours on the ladder."""
-    if len(steps) == 1 or count >= steps[-1][0]:
-        return steps[-1][1]
-    for (low, fast), (high, slow) in pairwise(steps):
-        if count <= high:
-            return fast + (slow - fast) * (max(count, low) - low) / (high - low)
-    raise AssertionError("unreachable: the ladder ends with the largest count")
+    counts, seconds = zip(*steps, strict=True)
+    return float(np.interp(count, counts, seconds))
 
 
 def cached_cost(
@@ -244,12 +219,16 @@ def cached_cost(
     name = hashlib.blake2b(json.dumps(shape, sort_keys=True).encode(), digest_size=8).hexdigest()
     path = directory / f"cost-{name}.json"
     try:
-        return CostTable.from_json(json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, TypeError, KeyError):
+        table = CostTable(**json.loads(path.read_text("utf-8")))
+        scored = [table.pausing[name] for name in _scorings()]
+        for steps in (table.block, table.decoder, table.assembling, *scored):
+            between(steps, 1)
+        return table
+    except (OSError, ValueError, TypeError, KeyError):  # Not there, broken, or of another version.
         table = measure_cost(model, images, settings, progress)
     with suppress(OSError):  # A cache that cannot be written costs time, not results.
         directory.mkdir(parents=True, exist_ok=True)
-        replace_file(path, json.dumps(table.to_json()).encode())
+        replace_file(path, json.dumps(asdict(table)).encode())
     return table
 
 

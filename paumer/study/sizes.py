@@ -1,8 +1,5 @@
 """IoU by object size: small regions are where pausing can hurt."""
 
-from dataclasses import dataclass
-from typing import Self
-
 import numpy as np
 from jaxtyping import Bool, Float, Int, Integer
 
@@ -13,55 +10,31 @@ EDGES = (0.001, 0.01)
 """Small regions cover less than a thousandth of the image, large ones at least a hundredth."""
 
 
-@dataclass(frozen=True, eq=False)
-class SizeCounts:
-    """Pixels that are right, wrongly labelled so, and missed, by region size and class; they add.
+def count_sizes(
+    labels: Integer[np.ndarray, "h w"],
+    truth: Integer[np.ndarray, "h w"],
+    classes: int,
+    ignore: int = IGNORE,
+) -> Int[np.ndarray, "3 3 classes"]:
+    """Pixels of each region size that are right, wrongly labelled so, and missed, by class.
 
     Regions are connected pixels of one class, also over corners. Right and missed pixels count by
     the size of the true region they lie in, wrongly labelled ones by that of the predicted region.
+    Pixels whose true label is ``ignore`` do not count.
     """
+    known, right = truth != ignore, labels == truth
+    true_sizes, label_sizes = region_sizes(truth, classes), region_sizes(labels, classes)
+    parts = [
+        _count(true_sizes, truth, right & known, classes),
+        _count(label_sizes, labels, ~right & known, classes),
+        _count(true_sizes, truth, ~right & known, classes),
+    ]
+    return np.stack(parts, axis=1)
 
-    counts: Int[np.ndarray, "3 3 classes"]
 
-    @classmethod
-    def of(
-        cls,
-        labels: Integer[np.ndarray, "h w"],
-        truth: Integer[np.ndarray, "h w"],
-        classes: int,
-        ignore: int = IGNORE,
-    ) -> Self:
-        """The counts of one image; pixels whose true label is ``ignore`` do not count."""
-        known, right = truth != ignore, labels == truth
-        true_sizes, label_sizes = region_sizes(truth, classes), region_sizes(labels, classes)
-        return cls(
-            np.stack(
-                [
-                    _count(true_sizes, truth, right & known, classes),
-                    _count(label_sizes, labels, ~right & known, classes),
-                    _count(true_sizes, truth, ~right & known, classes),
-                ],
-                axis=1,
-            )
-        )
-
-    @classmethod
-    def empty(cls, classes: int) -> Self:
-        """The counts of no image."""
-        return cls(np.zeros((3, 3, classes), np.int64))
-
-    def __add__(self, other: "SizeCounts") -> "SizeCounts":
-        return SizeCounts(self.counts + other.counts)
-
-    @property
-    def iou(self) -> Float[np.ndarray, "3 classes"]:
-        """IoU of each size and class; NaN where there is no such region."""
-        return ratio(self.counts[:, 0], self.counts.sum(1))
-
-    @property
-    def miou(self) -> Float[np.ndarray, " 3"]:
-        """The mean IoU of each size over the classes that have regions of it."""
-        return mean_known(self.iou)
+def iou_by_size(counts: Int[np.ndarray, "3 3 classes"]) -> Float[np.ndarray, "3 classes"]:
+    """IoU of each size and class; NaN where there is no such region."""
+    return ratio(counts[:, 0], counts.sum(1))
 
 
 def region_sizes(labels: Integer[np.ndarray, "h w"], classes: int) -> Int[np.ndarray, "h w"]:
@@ -98,13 +71,12 @@ def ratio(
     part: Integer[np.ndarray, "*s"], whole: Integer[np.ndarray, "*s"]
 ) -> Float[np.ndarray, "*s"]:
     """``part / whole``, and NaN where there is no whole."""
-    result = np.full(part.shape, np.nan)
-    np.divide(part, whole, out=result, where=whole > 0)
-    return result
+    out = np.full(part.shape, np.nan)
+    np.divide(part, whole, out=out, where=whole > 0)
+    return out
 
 
 def mean_known(values: Float[np.ndarray, "*s n"]) -> Float[np.ndarray, "*s"]:
     """The mean over the last axis of what is not NaN; NaN where nothing is known."""
-    known = ~np.isnan(values)
-    total = np.where(known, values, 0).sum(-1)
-    return np.where(known.any(-1), total / np.maximum(1, known.sum(-1)), np.nan)
+    count = (~np.isnan(values)).sum(-1)
+    return np.where(count > 0, np.nansum(values, -1) / np.maximum(1, count), np.nan)

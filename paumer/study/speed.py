@@ -4,7 +4,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -26,6 +26,7 @@ from paumer.memory import give_back_memory
 from paumer.mode import UNPAUSED, Mode, check_runnable
 from paumer.model.decoders import upsample
 from paumer.model.segmenter import PausingSegmenter, pad_to_patches
+from paumer.pause_config import Threshold
 from paumer.progress import Progress
 
 
@@ -86,33 +87,29 @@ def measure_speed(
     modes = list(dict.fromkeys([UNPAUSED, *modes]))
     model = model.eval()
     engines = engines or {"torch": TorchEngine(model)}
-    at_size = at_size or partial(_scaled, images)
-    inputs = {}
+    inputs = {mode: (images, mode) for mode in modes}
     for mode in modes:
         check_runnable(mode)
-        seen = images if mode.size is None else at_size(mode.size)
-        inputs[mode] = (seen, replace(mode, size=None))
-    macs: dict[Mode, int] = {}
-    for mode, (seen, plain) in inputs.items():
-        with suppress(ValueError):  # By threshold the cost depends on the image.
-            macs[mode] = model.macs(_size(seen), plain)
+        if mode.size is not None:
+            seen = at_size(mode.size) if at_size else _scaled(images, mode.size)
+            inputs[mode] = (seen, replace(mode, size=None))
+    macs = {m: model.macs(_size(inputs[m][0]), inputs[m][1]) for m in modes if has_fixed_cost(m)}
+    size = _size(images) if settings.full_size else None
+    runs = {
+        (name, mode): partial(_run, model if name == "torch" else engine, *inputs[mode], size)
+        for name, engine in engines.items()
+        for mode in modes
+    }
+    calls: list[Callable[[], Tensor]] = list(runs.values())
     whole = all(side % p == 0 for side, p in zip(_size(images), model.backbone.patch, strict=True))
     compare = whole and not settings.full_size and "torch" in engines
+    if compare:
+        calls.append(partial(_reference, model, images))
     with setting(images.device, settings):
-        runs: dict[tuple[str, Mode], Callable[[], Any]] = {}
-        for name, engine in engines.items():
-            run = partial(_run, model) if name == "torch" else partial(_run_engine, engine)
-            for mode in modes:
-                runs[name, mode] = partial(run, *inputs[mode], settings.full_size, _size(images))
-        calls = list(runs.values())
-        if compare:
-            calls.append(partial(_reference, model, images))
         seconds = time_interleaved(calls, images.device, settings.rounds, settings.warmup, progress)
         memory = [peak_memory(call, images.device) for call in runs.values()]
-        extra = {
-            mode: pausing_seconds(model, *inputs[mode])
-            for mode in modes
-            if mode.pause and "torch" in engines
+        pausing = {
+            m: pausing_seconds(model, *inputs[m]) for m in modes if m.pause and "torch" in engines
         }
     fastest = dict(zip(runs, seconds.min(0).tolist(), strict=False))
     where = environment(images, settings, tuple(engines))
@@ -126,7 +123,7 @@ def measure_speed(
             speed_up=fastest[engine, UNPAUSED] / best,
             mac_ratio=macs[UNPAUSED] / macs[mode] if mode in macs else None,
             gmacs=macs[mode] / 1e9 if mode in macs else None,
-            pausing_ratio=extra.get(mode, 0.0) / best if engine == "torch" else None,
+            pausing_ratio=pausing.get(mode, 0.0) / best if engine == "torch" else None,
             peak_memory_mb=memory[number],
             where=in_words(where),
             when=str(where["when"]),
@@ -137,12 +134,16 @@ def measure_speed(
     return SpeedReport(tuple(measurements), ratio, where)
 
 
+def has_fixed_cost(mode: Mode) -> bool:
+    """Whether the cost of a mode is the same for all images: by threshold it is not."""
+    return not any(isinstance(amount, Threshold) for _, amount in mode.pause.stages)
+
+
 def _scaled(images: Float[Tensor, "b 3 h w"], side: int) -> Float[Tensor, "b 3 _h _w"]:
     """The images with their shorter side of that length."""
     size = scaled_size(_size(images), side)
-    if size == _size(images):
-        return images
-    return F.interpolate(images, size, mode="bilinear", antialias=True)
+    same = size == _size(images)
+    return images if same else F.interpolate(images, size, mode="bilinear", antialias=True)
 
 
 def _size(images: Tensor) -> tuple[int, int]:
@@ -150,21 +151,14 @@ def _size(images: Tensor) -> tuple[int, int]:
 
 
 def _run(
-    model: PausingSegmenter, images: Tensor, mode: Mode, full_size: bool, size: tuple[int, int]
+    runner: PausingSegmenter | Engine, images: Tensor, mode: Mode, size: tuple[int, int] | None
 ) -> Tensor:
-    """One batch in torch; with ``full_size`` its logits are enlarged to ``size``."""
-    if full_size and size != _size(images):
-        return upsample(model(images, mode, full_size=False).logits, size)
-    logits: Tensor = model(images, mode, full_size=full_size).logits
-    return logits
-
-
-def _run_engine(
-    engine: Engine, images: Tensor, mode: Mode, full_size: bool, size: tuple[int, int]
-) -> Tensor:
-    """One batch in an engine."""
-    ((_, logits, _),) = engine.answers(images, [mode], {})
-    return upsample(logits, size) if full_size else logits
+    """The logits of one batch, enlarged to ``size`` if there is one."""
+    if isinstance(runner, PausingSegmenter):
+        logits: Tensor = runner(images, mode, full_size=False).logits
+    else:
+        ((_, logits, _),) = runner.answers(images, [mode], {})
+    return logits if size is None else upsample(logits, size)
 
 
 def _reference(model: PausingSegmenter, images: Float[Tensor, "b 3 h w"]) -> Tensor:
@@ -205,8 +199,8 @@ def time_interleaved(
     """Seconds of each run in each round; every round starts with another one."""
     seconds = np.empty((rounds, len(runs)))
     for number in range(warmup + rounds):
-        for place in range(len(runs)):
-            chosen = (place + number) % len(runs)
+        for turn in range(len(runs)):
+            chosen = (turn + number) % len(runs)
             _synchronise(device)
             begin = time.perf_counter()
             runs[chosen]()
@@ -214,7 +208,7 @@ def time_interleaved(
             if number >= warmup:
                 seconds[number - warmup, chosen] = time.perf_counter() - begin
             if progress:
-                progress(number * len(runs) + place + 1, (warmup + rounds) * len(runs))
+                progress(number * len(runs) + turn + 1, (warmup + rounds) * len(runs))
     return seconds
 
 
@@ -231,7 +225,7 @@ def best_batch(
         images = image.expand(size, -1, -1, -1).contiguous()
         try:
             with setting(images.device, quick):
-                call = lambda: model(images, full_size=quick.full_size)  # noqa: E731, B023
+                call = partial(model, images, full_size=quick.full_size)
                 seconds = time_interleaved([call], images.device, quick.rounds, quick.warmup)
         except RuntimeError as error:  # Out of memory, which has no class of its own on the CPU.
             if "memory" not in str(error).lower():
@@ -333,17 +327,13 @@ def machine(device: torch.device | None = None) -> dict[str, object]:
 
 @contextmanager
 def setting(device: torch.device, settings: SpeedSettings) -> Iterator[None]:
-    """Threads, precision and inference mode as asked for, and as they were afterwards."""
+    """Inside, threads, precision and inference mode are as set; afterwards as they were."""
     threads = torch.get_num_threads()
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    autocast = (
-        torch.autocast(device.type, dtype=torch.bfloat16)
-        if settings.precision == "bf16"
-        else nullcontext()
-    )
+    half = torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16")
     try:
-        with torch.inference_mode(), autocast:
+        with torch.inference_mode(), half:
             yield
     finally:
         torch.set_num_threads(threads)

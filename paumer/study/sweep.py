@@ -1,7 +1,7 @@
-"""Many configurations over a data set, resumably; and the paper's search, block by block.
+"""Many modes over a data set, resumably.
 
 Counting accuracy and timing are kept apart: nothing is timed while a sweep runs. What several
-configurations have in common is computed once (``PausingSegmenter.forward_many``).
+modes have in common is computed once (``PausingSegmenter.forward_many``).
 """
 
 import hashlib
@@ -9,31 +9,25 @@ import io
 import json
 import time
 import zipfile
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import UInt8
 
 from paumer.data.samples import Dataset
 from paumer.disk import replace_file
 from paumer.inference.predictor import Predictor
 from paumer.inference.tiles import Inference
-from paumer.measurement import Measurement
-from paumer.mode import Mode
+from paumer.measurement import Measurement, join
+from paumer.mode import CRITERIA, Mode
 from paumer.model.directory import fingerprint
-from paumer.pause_config import PauseConfig
 from paumer.progress import Progress
-from paumer.study.accuracy import (
-    Tally,
-    batches,
-    check_study,
-    count_batch,
-    known_value,
-    read_ahead,
-)
-from paumer.study.tradeoff import Budget, choose
+from paumer.study.accuracy import Counts, Tally, batches, check_study, count
+from paumer.study.cost import cost_tables, predict_speed
+from paumer.study.speed import SpeedSettings, has_fixed_cost, time_modes
 
 
 @dataclass(frozen=True)
@@ -59,24 +53,22 @@ class Sweep:
         ``shard`` is this process's number and how many there are: each counts its own batches.
         The first one waits for the others and gives the result, the others give None.
         """
-        task = (self.predictor, self.dataset)
-        check_study(*task, self.modes, self.inference)
+        task = (self.predictor, self.dataset, self.modes, self.inference)
+        check_study(*task)
         self._claim()
-        groups = batches(*task, self.modes, self.inference, self._chosen)
+        groups = batches(*task, self.indices)
         rank, world = shard
         mine = range(rank, len(groups), world)
         missing = [number for number in mine if not self._file(number).exists()]
-        total, done = len(mine), len(mine) - len(missing)
-        ahead = read_ahead(self.dataset, [groups[number] for number in missing])
-        for number, samples in zip(missing, ahead, strict=True):
-            if progress:
-                progress(done, total)
+        done = len(mine) - len(missing)
+        report = progress or (lambda *_: None)
+        report(done, len(mine))
+        counted = count(*task, [groups[number] for number in missing])
+        for number, tallies in zip(missing, counted, strict=True):
+            counts = np.stack([tally.images for tally in tallies])
+            _write_arrays(self._file(number), counts=counts.astype(np.int32))
             done += 1
-            if not self._file(number).exists():  # Another process may have been here.
-                tallies = count_batch(*task, groups[number], samples, self.modes, self.inference)
-                self._save(number, np.stack([tally.images for tally in tallies]))
-        if progress:
-            progress(done, total)
+            report(done, len(mine))
         if rank:
             return None
         while not all(self._file(number).exists() for number in range(len(groups))):
@@ -102,66 +94,68 @@ class Sweep:
 
     def fingerprint(self) -> str:
         """A text that changes with whatever changes the counts, so that old ones never mix in."""
+        chosen = range(len(self.dataset)) if self.indices is None else self.indices
         parts = [
             fingerprint(self.predictor.network.state_dict()),
             json.dumps(self.predictor.config.to_json(), sort_keys=True),
             f"{self.dataset.name} {self.dataset.split} {len(self.dataset)}",
-            *(self._identity(index) for index in self._chosen),
+            *map(self._identity, chosen),
             repr(self.inference),
             *map(str, self.modes),
         ]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
-    @property
-    def _chosen(self) -> Sequence[int]:
-        return range(len(self.dataset)) if self.indices is None else self.indices
-
-    def _identity(self, place: int) -> str:
+    def _identity(self, index: int) -> str:
         """What tells an image from others of its name: its files, where it has any."""
-        files = self.dataset.files(place) or ()
+        files = self.dataset.files(index) or ()
         seen = [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
-        return f"{place} {seen}"
+        return f"{index} {seen}"
 
-    def _save(self, number: int, counts: np.ndarray) -> None:
-        content = io.BytesIO()
-        np.savez_compressed(content, counts=counts.astype(np.int32))
-        replace_file(self._file(number), content.getvalue())
-
-    def _load(self, number: int) -> np.ndarray:
+    def _load(self, number: int) -> Counts:
         path = self._file(number)
         try:
-            with np.load(path, allow_pickle=False) as file:
-                counts: np.ndarray = file["counts"].astype(np.int64)
-        except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            return _read_arrays(path)["counts"].astype(np.int64)
+        except UNREADABLE as error:
             raise ValueError(
                 f'cannot read "{path}" ({error}): remove it, and the sweep counts it again'
             ) from error
-        return counts
+
+
+UNREADABLE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile)
+"""What reading a broken file of arrays raises."""
+
+
+def _write_arrays(path: Path, **arrays: Any) -> None:
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)
+    replace_file(path, content.getvalue())
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
 
 
 def save_tallies(path: Path, modes: Sequence[Mode], tallies: Sequence[Tally]) -> None:
     """Keep what was counted image by image: enough for any figure, interval or comparison."""
-    content = io.BytesIO()
-    np.savez_compressed(
-        content,
+    _write_arrays(
+        path,
         modes=np.array([str(mode) for mode in modes]),
         indices=tallies[0].indices.astype(np.int32),
         counts=np.stack([tally.images for tally in tallies]).astype(np.int32),
     )
-    replace_file(path, content.getvalue())
 
 
 def load_tallies(path: Path) -> dict[str, Tally]:
     """What ``save_tallies`` kept, by the mode's text (in files of 0.1 its stages alone)."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            old = "pauses" in file
-            modes = file["pauses" if old else "modes"].tolist()
-            indices = file["places" if old else "indices"].astype(np.int64)
-            counts = file["counts"].astype(np.int64)
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        arrays = _read_arrays(path)
+        modes, indices = ("pauses", "places") if "pauses" in arrays else ("modes", "indices")
+        images = arrays[indices].astype(np.int64)
+        counts = arrays["counts"].astype(np.int64)
+        return {m: Tally(images, c) for m, c in zip(arrays[modes].tolist(), counts, strict=True)}
+    except UNREADABLE as error:
         raise ValueError(f'cannot read "{path}": {error}') from error
-    return {mode: Tally(indices, own) for mode, own in zip(modes, counts, strict=True)}
 
 
 def describe(
@@ -176,53 +170,38 @@ def describe(
     whole = predictor.macs(size, inference=inference)
     found = []
     for mode, tally in zip(modes, tallies, strict=True):
-        low, high = tally.interval()
-        item = Measurement(
-            mode=mode,
-            data=data,
-            miou=known_value(tally.miou),
-            miou_low=known_value(low),
-            miou_high=known_value(high),
-            pixel_accuracy=tally.pixel_accuracy,
-            mean_accuracy=known_value(tally.mean_accuracy),
-            images=len(tally.images),
-        )
-        with suppress(ValueError):  # By threshold the cost depends on the image.
+        item = Measurement(mode=mode, data=data, **tally.summary())
+        if has_fixed_cost(mode):
             macs = predictor.macs(size, mode, inference)
             item = replace(item, gmacs=macs / 1e9, mac_ratio=whole / macs)
         found.append(item)
     return found
 
 
-def search(
-    measure: Callable[[Sequence[Mode]], Sequence[Measurement]],
-    mode: Callable[[PauseConfig], Mode],
-    budget: Budget,
-    depth: int,
-    shares: Sequence[float],
-    start: Sequence[Measurement],
-    most: int = 4,
+def with_speeds(
+    measurements: Sequence[Measurement],
+    predictor: Predictor,
+    image: UInt8[np.ndarray, "h w 3"],
+    speed: Literal["predict", "measure"] = "predict",
+    settings: SpeedSettings | None = None,
+    batch: int = 1,
+    progress: Progress | None = None,
 ) -> list[Measurement]:
-    """The paper's second procedure (section 4): one block after the other.
+    """The measurements with the speed of images like this one; without, where it is not fixed.
 
-    All single pauses are measured and the best for the budget is kept; then a second pause at a
-    later block is added to it in all ways, and so on, until another one no longer helps. ``mode``
-    makes a mode of stages, ``start`` was measured without pausing. All that was measured.
+    Random pausing and the oracle are timed as entropy: what they know costs nothing.
     """
-    measured, best = list(start), start[-1]
-    for _ in range(most):
-        pause = best.mode.pause
-        last = pause.blocks[-1] if pause else 0
-        candidates = [
-            mode(PauseConfig((*pause.stages, (block, share))))
-            for block in range(last + 1, depth)
-            for share in shares
-        ]
-        if not candidates:
-            break
-        measured += measure(candidates)
-        better, _ = choose(measured, budget)
-        if better.mode == best.mode or len(better.mode.pause.stages) < len(pause.stages):
-            break
-        best = better
-    return measured
+    settings = settings or SpeedSettings()
+    modes = [item.mode for item in measurements if has_fixed_cost(item.mode)]
+    if speed == "predict":
+        sizes = [mode.size for mode in modes]
+        tables = cost_tables(predictor, image, sizes, settings, batch, progress)
+        speeds = {mode: predict_speed(tables, mode) for mode in modes}
+    else:
+        alike = {
+            m: m if m.criterion in CRITERIA else replace(m, criterion="entropy") for m in modes
+        }
+        found = time_modes(predictor, image, list(alike.values()), settings, batch, progress)
+        known = {item.mode: item for item in found}
+        speeds = {mode: replace(known[same], mode=mode) for mode, same in alike.items()}
+    return [join(item, speeds[item.mode]) if item.mode in speeds else item for item in measurements]

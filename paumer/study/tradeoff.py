@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+
+import numpy as np
 
 from paumer.measurement import Measurement, baseline, miou_of, speed_of
 
@@ -20,7 +21,7 @@ class Budget:
     max_drop: float | None = None
 
     def __post_init__(self) -> None:
-        bounds = [self.value(name) for name in ("latency_ms", "speed_up", "max_drop")]
+        bounds = (self.latency_ms, self.speed_up, self.max_drop)
         given = [bound for bound in bounds if bound is not None]
         if len(given) != 1 or not given[0] > 0:
             raise ValueError("give exactly one of latency_ms, speed_up and max_drop, above 0")
@@ -29,11 +30,6 @@ class Budget:
         if self.latency_ms is not None:
             return f"{self.latency_ms:g}ms"
         return f"drop-{self.max_drop:g}" if self.max_drop is not None else f"{self.speed_up:g}x"
-
-    def value(self, name: str) -> float | None:
-        """The bound of that name."""
-        bound: float | None = getattr(self, name)
-        return bound
 
     def meets(self, item: Measurement, base: Measurement) -> bool:
         """Whether a configuration keeps within the budget."""
@@ -52,14 +48,13 @@ def average(runs: Sequence[Sequence[Measurement]]) -> list[Measurement]:
     """
     if len(runs) == 1:
         return list(runs[0])
-    others = [{m.mode: miou_of(m) for m in run} for run in runs]
+    others = [{item.mode: miou_of(item) for item in run} for run in runs]
     found = []
     for item in runs[0]:
-        values = [other.get(item.mode) for other in others]
-        known = [value for value in values if value is not None]
-        if len(known) == len(runs):
-            mean = sum(known) / len(known)
-            found.append(replace(item, miou=mean, miou_low=min(known), miou_high=max(known)))
+        values = [other[item.mode] for other in others if item.mode in other]
+        if len(values) == len(runs):
+            mean = sum(values) / len(values)
+            found.append(replace(item, miou=mean, miou_low=min(values), miou_high=max(values)))
     return found
 
 
@@ -71,12 +66,12 @@ def choose(measurements: Sequence[Measurement], budget: Budget) -> tuple[Measure
     base = baseline(measurements)
     within = [item for item in measurements if budget.meets(item, base)]
     if budget.max_drop is not None:
-        if within:
-            return max(within, key=speed_of), True
-        return max(measurements, key=miou_of), False
-    if within:
-        return max(within, key=lambda m: (miou_of(m), speed_of(m))), True
-    return max(measurements, key=speed_of), False
+        best = max(within, key=speed_of) if within else max(measurements, key=miou_of)
+    elif within:
+        best = max(within, key=lambda m: (miou_of(m), speed_of(m)))
+    else:
+        best = max(measurements, key=speed_of)
+    return best, bool(within)
 
 
 def spline(points: Sequence[tuple[float, float]], at: float) -> float | None:
@@ -84,24 +79,9 @@ def spline(points: Sequence[tuple[float, float]], at: float) -> float | None:
 
     Points of equal x count with their mean.
     """
-    groups: dict[float, list[float]] = {}
-    for x, y in points:
-        groups.setdefault(x, []).append(y)
-    line = [(x, sum(ys) / len(ys)) for x, ys in sorted(groups.items())]
-    for (x0, y0), (x1, y1) in pairwise(line):
-        if x0 <= at <= x1:
-            return y0 + (y1 - y0) * (at - x0) / (x1 - x0)
-    return line[0][1] if len(line) == 1 and line[0][0] == at else None
-
-
-@dataclass(frozen=True)
-class SplineColumn:
-    """One column of the paper's table: mIoU at a throughput, and its difference to the base."""
-
-    images_per_second: float
-    speed_up: float
-    miou: float | None
-    difference: float | None
+    xs, groups = np.unique([x for x, _ in points], return_inverse=True)
+    ys = np.bincount(groups, [y for _, y in points]) / np.bincount(groups)
+    return float(np.interp(at, xs, ys)) if xs[0] <= at <= xs[-1] else None
 
 
 def spline_table(
@@ -110,18 +90,21 @@ def spline_table(
     columns: int = 8,
     least: float = 1.2,
     most: float = 2.0,
-) -> list[SplineColumn]:
-    """MIoU interpolated at evenly spaced speed-ups, as in the paper's appendix.
+) -> list[dict[str, float | None]]:
+    """The columns of the paper's table: mIoU interpolated at evenly spaced speed-ups (appendix).
 
     ``base`` is the Segmenter that differences are taken to (default: the unpaused measurement).
     """
-    base = base or baseline(measurements)
-    unpaused = speed_of(baseline(measurements))
+    unpaused = baseline(measurements)
+    base = base or unpaused
     points = [(speed_of(item), miou_of(item)) for item in measurements]
     table = []
     for number in range(columns):
         factor = least + (most - least) * number / max(1, columns - 1)
-        value = spline(points, factor * unpaused)
-        difference = None if value is None else value - miou_of(base)
-        table.append(SplineColumn(factor * unpaused, factor, value, difference))
+        speed = factor * speed_of(unpaused)
+        miou = spline(points, speed)
+        difference = None if miou is None else miou - miou_of(base)
+        table.append(
+            {"images_per_second": speed, "speed_up": factor, "miou": miou, "difference": difference}
+        )
     return table

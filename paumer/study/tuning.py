@@ -1,21 +1,23 @@
 """A budget in, a mode out: the paper's two procedures (section 4)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
 from paumer.data.samples import Dataset, spread
 from paumer.inference.predictor import Predictor
 from paumer.inference.tiles import Inference
-from paumer.measurement import Measurement, baseline, join, pareto_front
+from paumer.measurement import Measurement, baseline, join, pareto_front, speed_of
 from paumer.mode import UNPAUSED, Mode
-from paumer.pause_config import PAPER_CONFIGS, PauseConfig
+from paumer.pause_config import NO_PAUSE, PAPER_CONFIGS, PauseConfig
 from paumer.progress import StepProgress
-from paumer.study.cost import CostTable, cost_tables
+from paumer.study.cost import CostTable, cost_tables, predict_speed
 from paumer.study.grids import one, spaced, two
 from paumer.study.speed import SpeedSettings, time_modes
-from paumer.study.sweep import Sweep, describe, search
+from paumer.study.sweep import Sweep, describe
 from paumer.study.tradeoff import Budget, choose
 
 NAMED: Mapping[str, Budget] = {
@@ -31,16 +33,16 @@ so many points."""
 class TuneSettings:
     """How a mode is searched for.
 
-    ``words`` are what all modes of the search have beside their stages, such as ``exit
-    by=neighbours``. ``procedure`` is the paper's first (``filter``: time many, evaluate those that
-    are fast enough) or second (``layers``: one block after the other, until another pause no longer
-    helps); None takes the first for a budget of time and the second for one of accuracy. ``most``
-    is how many the first one evaluates, ``finalists`` how many are timed for real at the end, in
-    batches of ``timed_batch``.
+    ``template`` pauses, and all modes of the search are like it but for their stages.
+    ``procedure`` is the paper's first (``filter``: time many, evaluate those that are fast enough)
+    or second (``layers``: one block after the other, until another pause no longer helps); None
+    takes the first for a budget of time and the second for one of accuracy. ``most`` is how many
+    the first one evaluates, ``finalists`` how many are timed for real at the end, in batches of
+    ``timed_batch``.
     """
 
     procedure: Literal["filter", "layers"] | None = None
-    words: str = ""
+    template: Mode = Mode(pause=PAPER_CONFIGS[0])  # noqa: RUF009  # Frozen.
     most: int = 60
     finalists: int = 6
     batch: int = 8
@@ -51,21 +53,12 @@ class TuneSettings:
         for name in ("most", "finalists", "batch", "timed_batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: give at least 1")
-        self.mode(PAPER_CONFIGS[0])
+        if not self.template.pause:  # Such a mode forgets how it would pause.
+            raise ValueError(f'nothing pauses in the template "{self.template}": give any stages')
 
     def mode(self, pause: PauseConfig) -> Mode:
         """The mode of the search that pauses like this."""
-        return Mode.parse(f"{pause} {self.words}")
-
-    @property
-    def early_exit(self) -> bool:
-        """Whether paused patches exit early in the search."""
-        return self.mode(PAPER_CONFIGS[0]).early_exit
-
-    @property
-    def size(self) -> int | None:
-        """The size of all images in the search."""
-        return self.mode(PAPER_CONFIGS[0]).size
+        return replace(self.template, pause=pause)
 
 
 @dataclass(frozen=True)
@@ -79,39 +72,7 @@ class Tuned:
     met: bool
     points: dict[str, Measurement]
     evaluated: tuple[Measurement, ...]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Counts what modes get right and predicts their speed.
-
-    What was counted is kept in ``directory`` and not counted again.
-    """
-
-    predictor: Predictor
-    dataset: Dataset
-    directory: Path
-    tables: Mapping[int | None, CostTable]
-    batch: int = 8
-    indices: Sequence[int] | None = None
-    progress: StepProgress = lambda *_: None
-
-    def __call__(self, modes: Sequence[Mode]) -> list[Measurement]:
-        """The measurement of each mode."""
-        how = Inference(batch=self.batch)
-        sweep = Sweep(self.predictor, self.dataset, modes, self.directory, how, self.indices)
-        # Each sweep has a folder of its own name: other weights or data never meet old counts.
-        sweep = replace(sweep, directory=self.directory / sweep.fingerprint()[:12])
-        tallies = sweep.run(progress=lambda *done: self.progress(f"evaluating {len(modes)}", *done))
-        assert tallies is not None
-        size, data = self.dataset[0].labels.shape, f"{self.dataset.name} {self.dataset.split}"
-        found = describe(self.predictor, modes, tallies, (size[0], size[1]), data)
-        return [join(item, predict_speed(self.tables, item.mode)) for item in found]
-
-
-def predict_speed(tables: Mapping[int | None, CostTable], mode: Mode) -> Measurement:
-    """The predicted speed of a mode, whose speed-up is over no pausing at the usual size."""
-    return tables[mode.size].predict(mode, tables[None])
+    budget: Budget
 
 
 def tune(
@@ -129,48 +90,80 @@ def tune(
     again.
     """
     settings = settings or TuneSettings()
-    depth = predictor.network.backbone.depth
+    early_exit = settings.template.early_exit
     # After the last block a pause means something only with early exit.
-    last = depth + settings.early_exit
+    last = predictor.network.backbone.depth + early_exit
     modes = [settings.mode(pause) for pause in paper_configs(last)]
     for mode in modes:
         predictor.mode(mode)
-    image = dataset[0].image
+    image, timing = dataset[0].image, (settings.speed, settings.timed_batch)
     tables = cost_tables(
-        predictor,
-        image,
-        [settings.size],
-        settings.speed,
-        settings.timed_batch,
-        lambda *done: progress("timing parts", *done),
+        predictor, image, [settings.template.size], *timing, partial(progress, "timing parts")
     )
-    evaluate = Evaluation(predictor, dataset, directory, tables, settings.batch, indices, progress)
-    start = list(dict.fromkeys([UNPAUSED, settings.mode(PauseConfig())]))
+
+    def evaluate(modes: Sequence[Mode]) -> list[Measurement]:
+        """What modes get right, and their predicted speed."""
+        inference = Inference(batch=settings.batch)
+        sweep = Sweep(predictor, dataset, modes, directory, inference, indices)
+        # Each sweep has a folder of its own name: other weights or data never meet old counts.
+        sweep = replace(sweep, directory=directory / sweep.fingerprint()[:12])
+        tallies = sweep.run(progress=partial(progress, f"evaluating {len(modes)}"))
+        assert tallies is not None
+        size, data = (image.shape[0], image.shape[1]), f"{dataset.name} {dataset.split}"
+        described = describe(predictor, modes, tallies, size, data)
+        return [join(item, predict_speed(tables, item.mode)) for item in described]
+
+    start = list(dict.fromkeys([UNPAUSED, settings.mode(NO_PAUSE)]))
     found = evaluate([*start, *modes])
     procedure = settings.procedure or ("layers" if budget.max_drop is not None else "filter")
     if procedure == "layers":
         # Nearly all can exit once the auxiliary head is as good as the whole network.
-        shares = [*spaced(9), 0.95] if settings.early_exit else spaced(9)
-        for asked in dict.fromkeys([budget, *NAMED.values()]):
-            found += search(evaluate, settings.mode, asked, last, shares, found[: len(start)])
+        ratios = [*spaced(9), 0.95] if early_exit else spaced(9)
+        for each in dict.fromkeys([budget, *NAMED.values()]):
+            found += search(evaluate, settings.template, each, last, ratios, found[: len(start)])
     else:
         found += evaluate(fast_enough(tables, budget, last, settings))
     found = list({item.mode: item for item in found}.values())
     best = [item.mode for item in finalists(found, budget, settings.finalists)]
-    speeds = time_modes(
-        predictor,
-        image,
-        best,
-        settings.speed,
-        settings.timed_batch,
-        lambda *done: progress("timing finalists", *done),
-    )
+    speeds = time_modes(predictor, image, best, *timing, partial(progress, "timing finalists"))
     return decide(found, speeds, budget)
 
 
 def paper_configs(depth: int) -> list[PauseConfig]:
     """Those of the paper's 13 that a backbone of so many blocks can run."""
     return [pause for pause in PAPER_CONFIGS if pause.blocks[-1] < depth]
+
+
+def search(
+    measure: Callable[[Sequence[Mode]], Sequence[Measurement]],
+    template: Mode,
+    budget: Budget,
+    depth: int,
+    ratios: Sequence[float],
+    start: Sequence[Measurement],
+    most: int = 4,
+) -> list[Measurement]:
+    """The paper's second procedure (section 4): one block after the other.
+
+    All single pauses are measured and the best for the budget is kept; then a second pause at a
+    later block is added to it in all ways, and so on, until another one no longer helps. All modes
+    are the ``template`` with other stages; ``start`` was measured without pausing. All that was
+    measured.
+    """
+    measured, best = list(start), start[-1]
+    for _ in range(most):
+        stages = best.mode.pause.stages
+        last = stages[-1][0] if stages else 0
+        added = product(range(last + 1, depth), ratios)
+        candidates = [replace(template, pause=PauseConfig((*stages, stage))) for stage in added]
+        if not candidates:
+            break
+        measured += measure(candidates)
+        better, _ = choose(measured, budget)
+        if better.mode == best.mode or len(better.mode.pause.stages) < len(stages):
+            break
+        best = better
+    return measured
 
 
 def fast_enough(
@@ -187,14 +180,14 @@ def fast_enough(
     """
     grid = [*paper_configs(depth), *one(depth), *two(depth, 1, depth - 1)]
     items = [predict_speed(tables, settings.mode(pause)) for pause in dict.fromkeys(grid)]
-    items.sort(key=lambda item: item.images_per_second or 0.0)
+    items.sort(key=speed_of)
     base = predict_speed(tables, UNPAUSED)
     within = [item for item in items if budget.max_drop or budget.meets(item, base)]
     if not within:  # Nothing is fast enough: the fastest show how near it gets.
         return [item.mode for item in items[-settings.most :]]
     if budget.max_drop is None:
-        enough = margin * (within[0].images_per_second or 0.0)
-        within = [item for item in within if (item.images_per_second or 0.0) <= enough]
+        enough = margin * speed_of(within[0])
+        within = [item for item in within if speed_of(item) <= enough]
     return [within[number].mode for number in spread(len(within), settings.most)]
 
 
@@ -203,10 +196,10 @@ def finalists(
 ) -> list[Measurement]:
     """What is worth timing for real: the best for the budget, some with slack, the named points."""
     chosen = [choose(found, named)[0] for named in NAMED.values()]
-    for asked in (budget, tighter(budget, slack**0.5), tighter(budget, slack)):
+    for each in (budget, tighter(budget, slack**0.5), tighter(budget, slack)):
         rest = list(found)
         for _ in range(count):
-            best, met = choose([found[0], *rest], asked)
+            best, met = choose([found[0], *rest], each)
             chosen.append(best)
             rest = [item for item in rest if item.mode != best.mode]
             if not met or not rest:
@@ -231,4 +224,4 @@ def decide(evaluated: Sequence[Measurement], timed: Sequence[Measurement], budge
     choice, met = choose(both, budget)
     points = {"unpaused": baseline(both)}
     points |= {name: choose(both, named)[0] for name, named in NAMED.items()}
-    return Tuned(choice, met, points, tuple(evaluated))
+    return Tuned(choice, met, points, tuple(evaluated), budget)

@@ -3,9 +3,8 @@
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,50 +15,54 @@ from torch import Tensor, nn
 
 from paumer.classes import IGNORE
 from paumer.criteria import entropy, patch_labels
-from paumer.data.samples import Dataset, Sample
+from paumer.data.samples import Dataset
 from paumer.inference.predictor import Predictor
-from paumer.inference.tiles import blending, full_labels
+from paumer.inference.tiles import Geometry, full_labels
 from paumer.model.decoders import to_grid
 from paumer.model.segmenter import PausingSegmenter, pad_to_patches
 from paumer.progress import Progress
-from paumer.study.accuracy import Confusion, check_classes, read_ahead
+from paumer.study.accuracy import Tally, check_classes, known_value, read_ahead
 
 BINS = 60
 HEADS_FILE = "heads.safetensors"
 
 
-@dataclass(frozen=True, eq=False)
-class EntropyCounts:
-    """Patches by block, true class, right or wrong, and entropy: integer counts, which add up.
+EntropyCounts = Int[np.ndarray, "blocks classes 2 bins"]
+"""Patches by block, true class, wrong or right, and entropy: they add up."""
 
-    Bins are evenly spaced from 0 to the largest possible entropy, log of the number of classes.
+
+def bin_edges(classes: int) -> Float[np.ndarray, " edges"]:
+    """The edges of the bins, in nats: evenly spaced from 0 to the largest possible entropy."""
+    return np.linspace(0, math.log(classes), BINS + 1)
+
+
+def entropy_rows(
+    counts: EntropyCounts, names: Sequence[str] | None = None
+) -> list[dict[str, object]]:
+    """One row for each block, class, correctness and bin that has patches.
+
+    ``names`` are those of the classes; without them a row counts all classes together.
     """
+    edges = bin_edges(counts.shape[1])
+    found = counts if names else counts.sum(1, keepdims=True)
+    return [
+        {
+            "block": int(block) + 1,
+            **({"class": names[label]} if names else {}),
+            "right": bool(right),
+            "entropy": float(edges[number] + edges[number + 1]) / 2,
+            "patches": int(found[block, label, right, number]),
+        }
+        for block, label, right, number in zip(*found.nonzero(), strict=True)
+    ]
 
-    counts: Int[np.ndarray, "blocks classes 2 bins"]
 
-    @classmethod
-    def empty(cls, blocks: int, classes: int) -> Self:
-        """Counts of nothing."""
-        return cls(np.zeros((blocks, classes, 2, BINS), np.int64))
-
-    def __add__(self, other: "EntropyCounts") -> "EntropyCounts":
-        return EntropyCounts(self.counts + other.counts)
-
-    @property
-    def edges(self) -> Float[np.ndarray, " edges"]:
-        """The borders of the bins, in nats."""
-        return np.linspace(0, math.log(self.counts.shape[1]), BINS + 1)
-
-    def rows(self, names: Sequence[str]) -> Iterator[dict[str, object]]:
-        """One row for each block, class, correctness and bin that has patches."""
-        for block, label, right, place in zip(*self.counts.nonzero(), strict=True):
-            yield {
-                "block": int(block) + 1,
-                "class": names[label],
-                "right": bool(right),
-                "entropy": float(self.edges[place] + self.edges[place + 1]) / 2,
-                "patches": int(self.counts[block, label, right, place]),
-            }
+def block_rows(tallies: Sequence[Tally]) -> list[dict[str, Any]]:
+    """One row for each block: mIoU and pixel accuracy of the auxiliary head after it."""
+    return [
+        {"block": block, "miou": known_value(one.miou), "pixel_accuracy": one.pixel_accuracy}
+        for block, one in enumerate(tallies, 1)
+    ]
 
 
 def block_logits(
@@ -67,12 +70,11 @@ def block_logits(
     images: Float[Tensor, "b 3 h w"],
     heads: Sequence[nn.Module] | None = None,
 ) -> Iterator[Float[Tensor, "b n classes"]]:
-    """The auxiliary logits of all patches after each block, when nothing pauses.
+    """The auxiliary logits of all patches of padded images after each block, if nothing pauses.
 
     ``heads`` gives every block a head of its own instead of the shared one.
     """
-    whole = pad_to_patches(images, network.backbone.patch)
-    for number, tokens in enumerate(network.each_block(whole)):
+    for number, tokens in enumerate(network.each_block(images)):
         head = heads[number] if heads else network.aux_head
         yield head(tokens)[:, network.backbone.prefix :]
 
@@ -92,73 +94,48 @@ def read_heads(run: Path, network: PausingSegmenter) -> list[nn.Module]:
     return list(heads)
 
 
-def whole_image(
-    predictor: Predictor, dataset: Dataset, sample: Sample
-) -> tuple[Float[Tensor, "1 3 h w"], Int[Tensor, "1 n"]]:
-    """An image whole as the network sees it, and the commonest true class of each patch."""
-    images, network = predictor.whole_input(sample.image), predictor.network
-    labels = torch.from_numpy(predictor.scaled_labels(sample.labels))[None]
-    classes = dataset.class_set
-    return images, patch_labels(labels, network.backbone.patch, len(classes), classes.ignore)
-
-
 def study_blocks(
     predictor: Predictor,
     dataset: Dataset,
     indices: Sequence[int],
     heads: Sequence[nn.Module] | None = None,
     progress: Progress | None = None,
-) -> tuple[EntropyCounts, list[Confusion]]:
-    """Entropies of right and wrong patches, and the auxiliary head's pixel confusion, by block.
+) -> tuple[EntropyCounts, list[Tally]]:
+    """Entropies of right and wrong patches, and what the auxiliary head gets right, by block.
 
     A patch is right if its class is the commonest true one in it. Images run whole, scaled as
     the model was trained.
     """
-    network, classes = predictor.network, len(dataset.class_set)
-    depth = network.backbone.depth
-    counts = EntropyCounts.empty(depth, classes)
-    confusions = [Confusion.empty(classes) for _ in range(depth)]
     check_classes(predictor, dataset)
-    for done, (sample,) in enumerate(read_ahead(dataset, [[place] for place in indices])):
-        images, truth = whole_image(predictor, dataset, sample)
+    network, classes, ignore = predictor.network, len(predictor.classes), dataset.class_set.ignore
+    patch, depth = network.backbone.patch, network.backbone.depth
+    counts = np.zeros((depth, classes, 2, BINS), np.int64)
+    tallies = [Tally.empty(classes) for _ in range(depth)]
+    samples = read_ahead(dataset, [[index] for index in indices])
+    for done, (index, (sample,)) in enumerate(zip(indices, samples, strict=True), 1):
+        truth = torch.from_numpy(predictor.scaled_labels(sample.labels))[None]
+        patches = patch_labels(truth, patch, classes, ignore)
+        height, width = sample.labels.shape
+        geometry = Geometry.of((height, width), patch, predictor.config.short_side)
+        images = pad_to_patches(predictor.whole_input(sample.image), patch)
         with torch.inference_mode():
             for block, logits in enumerate(block_logits(network, images, heads)):
-                _count_entropies(counts, block, logits.cpu(), truth)
-                labels = _pixel_labels(predictor, logits[0].cpu(), sample.labels.shape, images[0])
-                ignore = dataset.class_set.ignore
-                confusions[block] += Confusion.of(labels, sample.labels, classes, ignore)
+                counts[block] += _count_entropies(logits.cpu(), patches)
+                coarse = to_grid(logits.cpu(), network.grid(images))[0]
+                labels = full_labels([geometry.enlarge({(0, 0): coarse})]).numpy()
+                tallies[block] += Tally.of(index, labels, sample.labels, classes, ignore)
         if progress:
-            progress(done + 1, len(indices))
-    return counts, confusions
+            progress(done, len(indices))
+    return counts, tallies
 
 
 def _count_entropies(
-    counts: EntropyCounts,
-    block: int,
-    logits: Float[Tensor, "1 n classes"],
-    truth: Int[Tensor, "1 n"],
-) -> None:
-    known = truth[0] != IGNORE
+    logits: Float[Tensor, "1 n classes"], truth: Int[Tensor, "1 n"]
+) -> Int[np.ndarray, "classes 2 bins"]:
+    known, classes = truth[0] != IGNORE, logits.shape[-1]
     score = entropy(logits, truth)[0][known]
-    classes = logits.shape[-1]
     bins = (score / math.log(classes) * BINS).long().clamp(0, BINS - 1)
     right = (logits.argmax(-1) == truth)[0][known].long()
     flat = (truth[0][known].long() * 2 + right) * BINS + bins
     found = torch.bincount(flat, minlength=classes * 2 * BINS)
-    counts.counts[block] += found.view(classes, 2, BINS).numpy()
-
-
-def _pixel_labels(
-    predictor: Predictor,
-    logits: Float[Tensor, "n classes"],
-    size: tuple[int, ...],
-    pixels: Tensor,
-) -> Any:
-    patch = predictor.network.backbone.patch
-    grid = [-(-side // p) for side, p in zip(pixels.shape[1:], patch, strict=True)]
-    down, across = (
-        blending((0,), side, cells, cells * p, side, whole)
-        for side, cells, p, whole in zip(pixels.shape[1:], grid, patch, size, strict=True)
-    )
-    coarse = to_grid(logits[None], (grid[0], grid[1]))[0]
-    return full_labels([(coarse, down, across)]).numpy()
+    return found.view(classes, 2, BINS).numpy()

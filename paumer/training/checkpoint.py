@@ -1,7 +1,7 @@
 """Checkpoints that survive a kill at any instant, and hold no pickle.
 
 A checkpoint is one safetensors file: tensors, and everything else as JSON in its header. It is
-written beside its place, flushed to the disk and renamed, so what bears its name is complete.
+written under another name, flushed to the disk and renamed, so what bears its name is complete.
 """
 
 import json
@@ -41,7 +41,9 @@ def load_checkpoint(directory: Path) -> tuple[int, dict[str, object]]:
     problems = []
     for path in list_checkpoints(directory):
         try:
-            return _read(path)
+            with safe_open(path, "pt") as file:
+                header = file.metadata() or {}
+                return int(header["step"]), _put_back(json.loads(header["outline"]), file)
         except (SafetensorError, OSError, ValueError, KeyError) as error:
             problems.append(f"{path.name}: {error}")
     if problems:
@@ -55,13 +57,6 @@ def load_checkpoint(directory: Path) -> tuple[int, dict[str, object]]:
 def list_checkpoints(directory: Path) -> list[Path]:
     """Complete checkpoints, newest first."""
     return sorted(directory.glob(f"step-*{_SUFFIX}"), reverse=True)
-
-
-def _read(path: Path) -> tuple[int, dict[str, Any]]:
-    with safe_open(path, "pt") as file:
-        header = file.metadata()
-        outline = json.loads(header["outline"])
-        return int(header["step"]), _put_back(outline, file)
 
 
 def _take_out(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

@@ -1,4 +1,4 @@
-"""What a training step gets to see, as a function of (seed, step, place in the batch)."""
+"""What a training step gets to see, as a function of (seed, step, index in the batch)."""
 
 import hashlib
 import signal
@@ -6,42 +6,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from paumer.data.samples import Dataset
+from paumer.data.samples import Dataset, Sample
 from paumer.data.transforms import TrainTransform
 
-Place = tuple[int, int]
+CropIndex = tuple[int, int]
+"""The step, and the index in its batch."""
 
 
-@dataclass(frozen=True)
-class Crop:
-    """A training crop, or the reason why there is none."""
-
-    name: str
-    image: Float[Tensor, "3 h w"] | None = None
-    labels: Int[Tensor, "h w"] | None = None
-    problem: str = ""
-
-
-@dataclass
-class Batch:
-    """One process's part of a step: crops in the order of their places."""
+class Batch(NamedTuple):
+    """One process's part of a step."""
 
     step: int
-    names: tuple[str, ...]
+    names: Sequence[str]
     images: Float[Tensor, "b 3 h w"]
     labels: Int[Tensor, "b h w"]
-
-    def pin_memory(self) -> "Batch":
-        """The batch in memory that a GPU reads fast."""
-        return Batch(self.step, self.names, self.images.pin_memory(), self.labels.pin_memory())
 
 
 def mix(*numbers: int) -> int:
@@ -50,80 +37,76 @@ def mix(*numbers: int) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
 
 
-class Crops(TorchDataset[tuple[int, Crop]]):
-    """Crops by (step, place). Each pass over the images has an order of its own."""
+@dataclass(frozen=True)
+class Crops(TorchDataset[Batch | str]):
+    """Batches of one crop by (step, index), or why there is none.
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        transform: TrainTransform,
-        batch: int,
-        seed: int,
-        bad_list: Path | None = None,
-    ) -> None:
-        if not len(dataset):
-            raise ValueError(f"{dataset.name} has no training images")
-        self.dataset = dataset
-        self.transform = transform
-        self.batch = batch
-        self.seed = seed
-        self.bad_list = bad_list
+    Each epoch has an order of its own.
+    """
 
-    def __getitem__(self, where: Place) -> tuple[int, Crop]:
-        step, place = where
+    dataset: Dataset
+    transform: TrainTransform
+    batch: int
+    seed: int
+    bad_list: Path | None = None
+    """Where images that cannot be read are listed; the next one is then taken instead."""
+
+    def __post_init__(self) -> None:
+        if not len(self.dataset):
+            raise ValueError(f"{self.dataset.name} has no training images")
+
+    def __getitem__(self, key: CropIndex) -> Batch | str:
+        step, index = key
         count = len(self.dataset)
-        epoch, position = divmod(step * self.batch + place, count)
-        problem = name = ""
+        epoch, position = divmod(step * self.batch + index, count)
+        order = shuffled(self.seed, epoch, count)
+        problem = ""
         for attempt in range(count if self.bad_list else 1):
-            index = int(shuffled(self.seed, epoch, count)[(position + attempt) % count])
-            try:
-                sample = self.dataset[index]
-            except (ValueError, OSError) as error:
-                problem, name = str(error), f"image {index}"
-                if self.bad_list:
-                    note_bad(self.bad_list, str(error))
+            sample = read(self.dataset, int(order[(position + attempt) % count]), self.bad_list)
+            if isinstance(sample, str):
+                problem = sample
                 continue
-            image, labels = self.transform(sample, mix(self.seed, step, place))
-            return step, Crop(sample.name, image, labels)
-        return step, Crop(name, problem=problem)
+            image, labels = self.transform(sample, mix(self.seed, step, index))
+            return Batch(step, (sample.name,), image[None], labels[None])
+        return problem
 
 
-def note_bad(path: Path, message: str) -> None:
-    """Add a line to the list of bad images, once."""
-    known = path.read_text("utf-8").splitlines() if path.exists() else []
-    if message not in known:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{message}\n")
+def read(dataset: Dataset, index: int, bad_list: Path | None) -> Sample | str:
+    """An image and its labels, or what is wrong with them; the list names each problem once."""
+    try:
+        return dataset[index]
+    except (ValueError, OSError) as error:
+        problem = str(error)
+    if bad_list:
+        known = bad_list.read_text("utf-8").splitlines() if bad_list.exists() else []
+        if problem not in known:
+            with bad_list.open("a", encoding="utf-8") as file:
+                file.write(f"{problem}\n")
+    return problem
 
 
 @lru_cache(maxsize=4)
 def shuffled(seed: int, epoch: int, count: int) -> Int[np.ndarray, " n"]:
-    """The order of one pass over the images."""
+    """The order of the images in one epoch."""
     return np.random.Generator(np.random.PCG64(mix(seed, -1, epoch))).permutation(count)
 
 
-class StepBatches(Sampler[list[Place]]):
-    """The places of one process, step by step from ``start`` to ``steps``."""
-
-    def __init__(self, start: int, steps: int, batch: int, rank: int = 0, world: int = 1) -> None:
-        if batch % world:
-            raise ValueError(f"a batch of {batch} cannot be shared by {world} processes equally")
-        self.start, self.steps = start, steps
-        share = batch // world
-        self.indices = range(rank * share, (rank + 1) * share)
-
-    def __len__(self) -> int:
-        return max(0, self.steps - self.start)
-
-    def __iter__(self) -> Iterator[list[Place]]:
-        for step in range(self.start, self.steps):
-            yield [(step, place) for place in self.indices]
+def crop_indices(
+    first: int, steps: int, batch: int, rank: int, world: int
+) -> Iterator[list[CropIndex]]:
+    """What one of ``world`` processes sees of each step from ``first`` on."""
+    if batch % world:
+        raise ValueError(f"a batch of {batch} cannot be shared by {world} processes equally")
+    own = range(rank * batch // world, (rank + 1) * batch // world)
+    return ([(step, index) for index in own] for step in range(first, steps))
 
 
-def make_loader(crops: Crops, indices: StepBatches, workers: int, pin: bool) -> DataLoader[Batch]:
-    """Batches, prepared ahead by worker processes."""
+def make_loader(
+    crops: Crops, indices: Iterator[list[CropIndex]], workers: int, pin: bool
+) -> DataLoader[Batch | str]:
+    """Batches, prepared ahead by worker processes, or why there is none."""
     return DataLoader(
-        crops,  # type: ignore[arg-type]
+        crops,
         batch_sampler=indices,
         collate_fn=join,
         num_workers=workers,
@@ -133,18 +116,15 @@ def make_loader(crops: Crops, indices: StepBatches, workers: int, pin: bool) -> 
     )
 
 
-def join(parts: Sequence[tuple[int, Crop]]) -> Batch:
-    """The crops of one step as a batch; an image that could not be read ends the training."""
-    crops = [crop for _, crop in parts]
-    images = [crop.image for crop in crops if crop.image is not None]
-    labels = [crop.labels for crop in crops if crop.labels is not None]
-    problems = [crop.problem for crop in crops if crop.problem]
-    if problems:
-        return Batch(
-            parts[0][0], tuple(problems), torch.empty(0, 3, 1, 1), torch.empty(0, 1, 1).long()
-        )
-    names = tuple(crop.name for crop in crops)
-    return Batch(parts[0][0], names, torch.stack(images), torch.stack(labels))
+def join(parts: Sequence[Batch | str]) -> Batch | str:
+    """The parts of a step as one batch, or the first problem among them."""
+    good = [part for part in parts if isinstance(part, Batch)]
+    if len(good) < len(parts):
+        # Not raised: an error in a worker would arrive with its traceback as the message.
+        return next(part for part in parts if isinstance(part, str))
+    images = torch.cat([part.images for part in good])
+    labels = torch.cat([part.labels for part in good])
+    return Batch(good[0].step, tuple(name for part in good for name in part.names), images, labels)
 
 
 def _prepare_worker(_: int) -> None:

@@ -1,11 +1,11 @@
 """The training loop: draw a mode, forward, backward, update; validate, save, stop in good order.
 
-Every random number of a step follows from (seed, step, place in the batch), so that a resumed run
+Every random number of a step follows from (seed, step, index in the batch), so that a resumed run
 is exact and several processes do what one would.
 """
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,13 +14,12 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.data import DataLoader
 
 from paumer.criteria import Criterion, entropy, random
 from paumer.mode import UNPAUSED, Mode
 from paumer.pause_config import PauseConfig, parse_ranges
 from paumer.training.feed import Batch, mix
-from paumer.training.losses import HeadsLoss, PixelLoss
+from paumer.training.losses import PixelLoss
 from paumer.training.options import TrainOptions
 
 Metrics = dict[str, float]
@@ -45,13 +44,17 @@ class Training:
         self.wrapped, self.optimizer = self.fabric.setup(self.loss, optimizer)
         self.ranges = parse_ranges(self.options.ranges)
 
-    def run(self, loader: DataLoader[Batch], after: Callable[[Metrics], None]) -> None:
-        """Every step that the loader has a batch for; ``after`` is called after each of them.
+    def run(self, batches: Iterable[Batch | str], after: Callable[[Metrics], None]) -> None:
+        """One step for every batch; ``after`` is called after each of them.
 
         A signal ends the run after the step at hand, once ``after`` has seen it.
         """
         with self._signals():
-            for batch in loader:
+            for batch in batches:
+                if isinstance(batch, str):
+                    raise ValueError(
+                        f"{batch} (fix or remove it, or train with --skip-bad to skip it)"
+                    )
                 metrics = self._learn(batch)
                 self.step = batch.step + 1
                 after(metrics)
@@ -60,10 +63,6 @@ class Training:
 
     def _learn(self, batch: Batch) -> Metrics:
         """One step: draw, forward, backward, update."""
-        if not len(batch.images):
-            raise ValueError(
-                f"{batch.names[0]} (fix or remove it, or train with --skip-bad to skip it)"
-            )
         options, fabric, step = self.options, self.fabric, batch.step
         images, labels = fabric.to_device((batch.images, batch.labels))
         for group in self.optimizer.param_groups:
@@ -72,7 +71,7 @@ class Training:
         torch.manual_seed(mix(options.seed, step, fabric.global_rank, 7))
         mode = self.draw(step)
         pixels: Any = fabric.all_reduce(self.loss.pixel_weights(labels).sum(), reduce_op="sum")
-        share = fabric.world_size / pixels.clamp(min=1)
+        scale = fabric.world_size / pixels.clamp(min=1)
         self.optimizer.zero_grad()
         main = aux = torch.zeros((), device=fabric.device)
         size = -(-len(images) // options.accumulate)
@@ -81,7 +80,7 @@ class Training:
             with attention(options, fabric.device):
                 criterion = self.criterion(batch, begin)
                 losses = self.wrapped(images[part], labels[part], str(mode), criterion)
-            loss = (losses.main + options.aux_weight * losses.aux) * share
+            loss = (losses.main + options.aux_weight * losses.aux) * scale
             if not torch.isfinite(loss):
                 raise ValueError(
                     f"the loss became {loss.item()} at step {step} (images "
@@ -90,7 +89,7 @@ class Training:
                     f"--clip 1, or --precision fp32"
                 )
             fabric.backward(loss)
-            main, aux = main + losses.main.detach() * share, aux + losses.aux.detach() * share
+            main, aux = main + losses.main.detach() * scale, aux + losses.aux.detach() * scale
         if options.clip:
             nn.utils.clip_grad_norm_(self.loss.parameters(), options.clip)
         self.optimizer.step()
@@ -114,10 +113,9 @@ class Training:
 
     def state(self) -> dict[str, object]:
         """All that a resumed run needs."""
-        heads = self.loss.heads if isinstance(self.loss, HeadsLoss) else None
         return {
             "network": dict(self.loss.network.state_dict()),
-            "heads": dict(heads.state_dict()) if heads else {},
+            "heads": dict(self.loss.heads.state_dict()),
             "optimizer": self.optimizer.state_dict(),
         }
 
@@ -125,8 +123,7 @@ class Training:
         """Continue from a state that was saved after ``step`` steps."""
         known: dict[str, Any] = dict(state)
         self.loss.network.load_state_dict(known["network"])
-        if isinstance(self.loss, HeadsLoss) and self.loss.heads:
-            self.loss.heads.load_state_dict(known["heads"])
+        self.loss.heads.load_state_dict(known["heads"])
         self.optimizer.load_state_dict(known["optimizer"])
         self.step = step
 
@@ -180,8 +177,8 @@ def make_optimizer(loss: PixelLoss, options: TrainOptions) -> torch.optim.Optimi
             factor = 1.0 if name.startswith("network.backbone.") else options.head_lr
             groups.setdefault((decays, factor), []).append(parameter)
     settings = [
-        {"params": some, "weight_decay": options.weight_decay if decays else 0.0, "factor": factor}
-        for (decays, factor), some in groups.items()
+        {"params": group, "weight_decay": options.weight_decay * decays, "factor": factor}
+        for (decays, factor), group in groups.items()
     ]
     if options.optimizer == "sgd":
         return torch.optim.SGD(settings, lr=options.lr, momentum=0.9, nesterov=True)

@@ -27,7 +27,7 @@ class Losses(NamedTuple):
 
 
 class PixelLoss(nn.Module):
-    """What both ways of training share: cross entropies of enlarged logits."""
+    """What both losses share: cross entropies of enlarged logits, and heads for single blocks."""
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class PixelLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.network = network
+        self.heads = nn.ModuleList()
         self.class_weights: Tensor | None
         self.register_buffer("class_weights", class_weights, persistent=False)
 
@@ -111,10 +112,9 @@ class HeadsLoss(PixelLoss):
         super().__init__(network, class_weights)
         network.requires_grad_(False)
         network.aux_head.requires_grad_(not own)
-        self.heads: nn.ModuleList | None = None
         if own:
             heads = (copy.deepcopy(network.aux_head) for _ in range(network.backbone.depth))
-            self.heads = nn.ModuleList(heads).requires_grad_(True)
+            self.heads.extend(heads).requires_grad_(True)
 
     def forward(
         self,

@@ -1,8 +1,9 @@
 """The options of a training; `paumer train` is derived from them, recipes are files of them."""
 
-from dataclasses import dataclass
+import difflib
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -26,9 +27,10 @@ class TrainOptions:
     init: str = "timm"
     """Where weights come from: timm (download), none, a .safetensors file, or a model directory."""
     criterion: Literal["entropy", "random", "none"] = "entropy"
-    """Who pauses in training; none trains the plain Segmenter, without auxiliary loss."""
+    """What decides which patches pause in training; none trains the plain Segmenter, without
+    auxiliary loss."""
     ranges: str = "3-9:0.2-0.8"
-    """Blocks to draw from and their range of shares, such as 3-9:0.2-0.8 or 3:0-0.9,5:0.2-0.6."""
+    """Blocks to draw from and their range of ratios, such as 3-9:0.2-0.8 or 3:0-0.9,5:0.2-0.6."""
     aux_weight: float = 0.1
     """Weight of the auxiliary head's loss."""
     context: bool = False
@@ -116,3 +118,90 @@ def parse_span(text: str) -> tuple[float, float]:
     except ValueError:
         raise ValueError(f'"{text}" is not LEAST-MOST, such as 0.5-2') from None
     return least, most
+
+
+RENAMED = {"val_pause": "val_mode", "val_pictures": "val_images"}
+"""Options of 0.1 that have another name now."""
+REMOVED = {"stages": 1, "distil": 0.0, "exits": 0.0, "rejoin": None, "aux_norm": False}
+"""Options of 0.1 that gained nothing, each with the value that left it out."""
+
+
+def read_recipe(path: Path, extended_by: tuple[Path, ...] = ()) -> dict[str, object]:
+    """The options that a recipe sets, over those of the recipe it ``extends``.
+
+    Null takes an option back to its default.
+    """
+    chain = " -> ".join(str(file) for file in (*extended_by, path))
+    if path.resolve() in {file.resolve() for file in extended_by}:
+        raise ValueError(f"recipes extend each other in a circle: {chain}")
+    if not path.is_file():
+        raise FileNotFoundError(f'no recipe at "{path}"' + (f": {chain}" if extended_by else ""))
+    own = {str(name).replace("-", "_"): value for name, value in _read_yaml(path).items()}
+    parent = own.pop("extends", None)
+    _check_names(own, path)
+    if not isinstance(parent, str | None):
+        raise ValueError(f'"{path}" extends {parent}: name one recipe, such as scenes.yaml')
+    base = read_recipe(path.parent / parent, (*extended_by, path)) if parent else {}
+    return {name: value for name, value in {**base, **own}.items() if value is not None}
+
+
+def read_options(directory: Path) -> TrainOptions:
+    """The options a run was started with, also by 0.1; its directory may have moved."""
+    path = directory / "args.yaml"
+    if not path.is_file():
+        raise FileNotFoundError(f'"{directory}" is not a run directory: args.yaml is missing')
+    values = _read_yaml(path)
+    if not values:
+        raise ValueError(f'"{path}" holds no options: bring back what the run was started with')
+    for name, default in REMOVED.items():
+        if values.pop(name, default) != default:
+            raise ValueError(
+                f'"{path}" uses {name}, which was removed in 0.2: resume it with paumer 0.1, or '
+                f"begin a new run from this one's model (--init RUN/model)"
+            )
+    values = {RENAMED.get(name, name): value for name, value in values.items()}
+    _check_names(values, path)
+    for item in fields(TrainOptions):
+        value, numbers = values.get(item.name, item.default), (int, float, int | None, float | None)
+        if item.type in numbers and not isinstance(value, item.type | int | float):
+            raise ValueError(f'{item.name} is "{value}" in "{path}": give a number')
+    modes = values.get("val_mode", TrainOptions.val_mode)
+    return TrainOptions(**{**values, "val_mode": tuple(modes), "out": directory})
+
+
+def plain_options(options: TrainOptions) -> dict[str, object]:
+    """The options as YAML can hold them: ``read_options`` reads them back."""
+    return {**asdict(options), "out": str(options.out), "val_mode": list(options.val_mode)}
+
+
+def _read_yaml(path: Path) -> dict[Any, Any]:
+    """The mapping in a YAML file; an empty file is an empty one."""
+    import yaml
+
+    content = path.read_bytes()
+    try:
+        values = yaml.safe_load(content)
+    except yaml.reader.ReaderError as error:
+        line = content.count(b"\n", 0, error.position) + 1
+        raise ValueError(f'"{path}" is not valid YAML: line {line}, {error.reason}') from error
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ValueError(f'"{path}" is not valid YAML: line {line}, {error.problem}') from error
+    if values is not None and not isinstance(values, dict):
+        raise ValueError(f'"{path}" does not hold options: write lines such as "steps: 2000"')
+    return values or {}
+
+
+def _check_names(values: dict[Any, Any], path: Path) -> None:
+    """Raise for names that are not options, with the one to use instead."""
+    known = [item.name for item in fields(TrainOptions)]
+    unknown = sorted(str(name) for name in values if name not in known)
+    for name in unknown:
+        if name in RENAMED:
+            raise ValueError(f'"{path}": {name} is now {RENAMED[name]}')
+        if name in REMOVED:
+            raise ValueError(f'"{path}": {name} was removed in 0.2: see docs/negative-results.md')
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], known, 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise ValueError(f'"{path}" names options that are not known: {", ".join(unknown)}{hint}')

@@ -1,4 +1,4 @@
-"""Training options -> a run directory: started, resumed, and looked after from step to step."""
+"""Training options -> a run directory: started, resumed, and written from step to step."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,10 @@ from paumer.study.sizes import mean_known
 from paumer.study.speed import machine
 from paumer.study.uncertainty import HEADS_FILE
 from paumer.training.checkpoint import load_checkpoint, save_checkpoint
-from paumer.training.feed import Crops, StepBatches, make_loader
+from paumer.training.feed import Crops, crop_indices, make_loader
 from paumer.training.loop import Metrics, Training, learning_rate
-from paumer.training.losses import HeadsLoss
 from paumer.training.metrics import MetricsFile
-from paumer.training.options import TrainOptions
+from paumer.training.options import TrainOptions, plain_options, read_options
 from paumer.training.start import (
     bad_list,
     check_options,
@@ -47,8 +46,6 @@ from paumer.training.start import (
 )
 
 Say = Callable[[str], None]
-
-
 Progress = Callable[[int, int, Metrics], None]
 """Shown how far a run is: steps done, steps in all, and the newest numbers."""
 
@@ -66,7 +63,7 @@ def train(
     check_options(options, network)
     if _is_first():
         options.out.mkdir(parents=True)
-        content = yaml.safe_dump(_plain(options), sort_keys=False)
+        content = yaml.safe_dump(plain_options(options), sort_keys=False)
         replace_file(options.out / "args.yaml", content.encode())
         replace_file(options.out / "env.json", json.dumps(machine(), indent=2).encode())
     with _alone(options.out):
@@ -118,12 +115,12 @@ def _fit(
     crops = Crops(
         training, make_transform(options, network), options.batch, options.seed, bad_list(options)
     )
-    ranks = (fabric.global_rank, fabric.world_size)
-    indices = StepBatches(task.step, options.steps, options.batch, *ranks)
+    indices = crop_indices(
+        task.step, options.steps, options.batch, fabric.global_rank, fabric.world_size
+    )
     loader = make_loader(crops, indices, options.workers, fabric.device.type == "cuda")
-    keeper = RunKeeper(task, validation, say, progress)
     try:
-        task.run(loader, keeper)
+        task.run(loader, RunCallback(task, validation, say, progress))
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
@@ -159,15 +156,13 @@ def _launch(options: TrainOptions) -> Fabric:
 
 
 @dataclass
-class RunKeeper:
-    """Looks after a run directory: metrics, validation, the model, images, checkpoints."""
+class RunCallback:
+    """Fills a run directory after each step: metrics, validation, model, images, checkpoints."""
 
     task: Training
     validation: Dataset
     say: Say
     progress: Progress
-    saved: int = -1
-    metrics: MetricsFile = field(init=False)
 
     def __post_init__(self) -> None:
         options = self.task.options
@@ -177,7 +172,7 @@ class RunKeeper:
         self.indices = readable(self.validation, chosen, options)
 
     def __call__(self, values: Metrics) -> None:
-        """After each step: note, validate and save, when it is time."""
+        """Show progress; note metrics, validate and save when it is time."""
         task, options, step = self.task, self.task.options, self.task.step
         last = step == options.steps
         if task.fabric.is_global_zero:
@@ -189,23 +184,17 @@ class RunKeeper:
             self._note({**values, "lr": learning_rate(options, step - 1)})
         if step % options.val_every == 0 or last:
             self.validate()
-        if step % options.save_every == 0 or last or task.stopped_by is not None:
-            self.save()
+        due = step % options.save_every == 0 or last or task.stopped_by is not None
+        if due and task.fabric.is_global_zero:
+            save_checkpoint(options.out / "checkpoints", step, task.state())
+            self.metrics.write()
 
     def _note(self, values: Metrics) -> None:
         self.metrics.add(self.task.step, values)
         self.task.fabric.log_dict(values, self.task.step)
 
-    def save(self) -> None:
-        """Write a checkpoint and the metrics."""
-        task = self.task
-        if task.fabric.is_global_zero and self.saved != task.step:
-            save_checkpoint(task.options.out / "checkpoints", task.step, task.state())
-            self.metrics.write()
-            self.saved = task.step
-
     def validate(self) -> None:
-        """Measure the modes asked for; write the model, metrics and images."""
+        """Measure the validation modes; write the model, metrics and images."""
         fabric, options, network = self.task.fabric, self.task.options, self.task.loss.network
         if options.learn == "block-heads":
             self._write_model()
@@ -216,8 +205,8 @@ class RunKeeper:
         network.train()
         values = {}
         for mode, total in zip(modes, totals, strict=True):
-            own = torch.from_numpy(total.totals).to(fabric.device)
-            counts: Any = fabric.all_reduce(own, reduce_op="sum")
+            part = torch.from_numpy(total.totals).to(fabric.device)
+            counts: Any = fabric.all_reduce(part, reduce_op="sum")
             values[f"miou {mode}"] = float(mean_known(iou_of_counts(counts.cpu().numpy())))
         if not fabric.is_global_zero:
             return
@@ -231,9 +220,8 @@ class RunKeeper:
         loss, out = self.task.loss, self.task.options.out
         if self.task.fabric.is_global_zero:
             loss.network.save_pretrained(out / "model")
-            if isinstance(loss, HeadsLoss) and loss.heads:
-                heads = {key: value.detach() for key, value in loss.heads.state_dict().items()}
-                replace_file(out / HEADS_FILE, save(heads))
+            if len(loss.heads):
+                replace_file(out / HEADS_FILE, save(dict(loss.heads.state_dict())))
 
     def _draw(self, predictor: Predictor) -> None:
         plots = self.task.options.out / "plots"
@@ -242,8 +230,7 @@ class RunKeeper:
         except ImportError as error:
             self.say(str(error))
         mode = parse_modes(self.task.options.val_mode)[-1]
-        few = spread(len(self.indices), 6)
-        samples = [self.validation[self.indices[number]] for number in few]
+        samples = [self.validation[self.indices[n]] for n in spread(len(self.indices), 6)]
         results = predictor.predict_batch([s.image for s in samples], mode)
         predictor.network.train()
         rows = [
@@ -254,52 +241,12 @@ class RunKeeper:
         write_image(plots / "samples.png", sheet)
 
 
-def read_options(directory: Path) -> TrainOptions:
-    """The options a run was started with; its directory may have moved."""
-    path = directory / "args.yaml"
-    if not path.is_file():
-        raise FileNotFoundError(f'"{directory}" is not a run directory: args.yaml is missing')
-    values = yaml.safe_load(path.read_text("utf-8"))
-    if not isinstance(values, dict):
-        raise ValueError(f'"{path}" holds no options: bring back what the run was started with')
-    values = _without_removed(values, path)
-    known = {item.name for item in fields(TrainOptions)}
-    if unknown := sorted(set(values) - known):
-        raise ValueError(f'"{path}" names options that are not known: {", ".join(unknown)}')
-    for name in ("steps", "batch", "save_every", "val_every", "lr"):
-        if not isinstance(values.get(name, 0), int | float):
-            raise ValueError(f'{name} is "{values[name]}" in "{path}": give a number')
-    modes = values.get("val_mode", TrainOptions.val_mode)
-    return TrainOptions(**{**values, "val_mode": tuple(modes), "out": directory})
-
-
-_REMOVED = {"stages": 1, "distil": 0.0, "exits": 0.0, "rejoin": None, "aux_norm": False}
-"""Options of 0.1 that gained nothing, each with the value that left it out."""
-
-
-def _without_removed(values: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The options of a run of 0.1 in today's names; one that used a removed option is refused."""
-    for name, usual in _REMOVED.items():
-        if values.get(name, usual) != usual:
-            raise ValueError(
-                f'"{path}" uses {name}, which was removed in 0.2: resume it with paumer 0.1, or '
-                f"begin a new run from this one's model (--init RUN/model)"
-            )
-    renamed = {"val_pause": "val_mode", "val_pictures": "val_images"}
-    return {renamed.get(n, n): value for n, value in values.items() if n not in _REMOVED}
-
-
-def _plain(options: TrainOptions) -> dict[str, Any]:
-    values = asdict(options)
-    return {**values, "out": str(options.out), "val_mode": list(options.val_mode)}
-
-
 def _alone(directory: Path) -> AbstractContextManager[None]:
-    """The run directory is held by the process that looks after it."""
+    """A lock on the run directory, in the process that writes it."""
     return alone_in(directory) if _is_first() else nullcontext()
 
 
 def _is_first() -> bool:
-    """Whether this is the process that looks after the run directory."""
+    """Whether this is the process that writes the run directory."""
     names = ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK")
     return all(int(os.environ.get(name, 0)) == 0 for name in names)

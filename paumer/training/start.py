@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,9 @@ from paumer.model.build import build_model
 from paumer.model.directory import load_model, load_tensors
 from paumer.model.segmenter import PausingSegmenter
 from paumer.pause_config import parse_ranges
-from paumer.training.feed import mix, note_bad
+from paumer.training.feed import crop_indices, mix, read
 from paumer.training.losses import HeadsLoss, PausingLoss, PixelLoss
 from paumer.training.options import TrainOptions, parse_size, parse_span
-
-_PUP_TINY: dict[str, float] = {"channels": 192, "depth": 2, "scale": 4}
 
 
 def initial_network(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
@@ -33,15 +32,13 @@ def initial_network(options: TrainOptions, dataset: Dataset) -> PausingSegmenter
         return _from_model(options, dataset)
     decoder, extra = _decoder(options)
     width, height = parse_size(options.crop)
-    weights: bool | str = options.init == "timm"
-    if options.init not in ("timm", "none"):
-        weights = options.init
+    weights: dict[str, bool | str] = {"timm": True, "none": False}
     network = build_model(
         options.backbone,
         decoder,
         dataset.class_set.names,
         image_size=(height, width),
-        weights=weights,
+        weights=weights.get(options.init, options.init),
         drop_path=options.drop_path,
         context=options.context,
         decoder_options=extra,
@@ -53,13 +50,10 @@ def initial_network(options: TrainOptions, dataset: Dataset) -> PausingSegmenter
 
 def _decoder(options: TrainOptions) -> tuple[str, dict[str, float]]:
     """The decoder's name and its options."""
-    match options.decoder or "mask":
-        case "pup-tiny":
-            return "pup", _PUP_TINY
-        case "mask":
-            return "mask", {"dropout": options.dropout}
-        case other:
-            return other, {}
+    name = options.decoder or "mask"
+    if name == "pup-tiny":
+        return "pup", {"channels": 192, "depth": 2, "scale": 4}
+    return name, {"dropout": options.dropout} if name == "mask" else {}
 
 
 def _from_model(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
@@ -87,13 +81,12 @@ def _from_model(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
     fresh = options.decoder is not None and other
     if fresh:
         config = replace(config, decoder=decoder, decoder_options=extra)
+        tensors = {n: t for n, t in tensors.items() if not n.startswith("decoder.")}
     elif config.decoder == "mask":
         config = replace(
             config, decoder_options={**config.decoder_options, "dropout": options.dropout}
         )
     network = PausingSegmenter.from_config(config)
-    if fresh:
-        tensors = {n: t for n, t in tensors.items() if not n.startswith("decoder.")}
     load_tensors(network, tensors, options.init, fresh="decoder." if fresh else "")
     return network
 
@@ -117,28 +110,20 @@ def class_weights(
     dataset: Dataset, options: TrainOptions, most: int = 200
 ) -> Float[Tensor, " classes"]:
     """Weights that grow with a power of a class's rarity; their mean over pixels is 1."""
-    indices = spread(len(dataset), most)
     counts = np.zeros(256)
-    for place in readable(dataset, indices, options):
-        counts += np.bincount(dataset[place].labels.ravel(), minlength=256)
+    for index in readable(dataset, spread(len(dataset), most), options):
+        counts += np.bincount(dataset[index].labels.ravel(), minlength=256)
     shares = counts[: len(dataset.class_set)] / counts[: len(dataset.class_set)].sum()
     weights = np.maximum(shares, 1e-4) ** -options.class_weights
     return torch.tensor(weights / (weights * shares).sum(), dtype=torch.float32)
 
 
 def readable(dataset: Dataset, indices: list[int], options: TrainOptions) -> list[int]:
-    """The places themselves, or with ``skip_bad`` those that can be read, the others noted."""
+    """The indices themselves; with ``skip_bad`` those that can be read, the others listed."""
     path = bad_list(options)
     if path is None:
         return indices
-    good = []
-    for place in indices:
-        try:
-            dataset[place]
-            good.append(place)
-        except (ValueError, OSError) as error:
-            note_bad(path, str(error))
-    return good
+    return [index for index in indices if not isinstance(read(dataset, index, path), str)]
 
 
 def bad_list(options: TrainOptions) -> Path | None:
@@ -156,27 +141,25 @@ def make_transform(options: TrainOptions, network: PausingSegmenter) -> TrainTra
     )
 
 
+_BOUNDS = (
+    ("steps batch accumulate val_every val_images save_every", 1, math.inf, "at least 1"),
+    ("devices nodes", 1, math.inf, "at least 1"),
+    ("lr head_lr min_lr aux_weight", 0, sys.float_info.max, "0 or more"),
+    ("weight_decay warmup workers", 0, sys.float_info.max, "0 or more"),
+    ("clip", sys.float_info.min, math.inf, "a norm above 0"),
+    ("class_weights", 0, 1, "a power from 0 (all alike) to 1"),
+)
+"""Options, the least and the most they can be, and what to give."""
+
+
 def check_options(options: TrainOptions, network: PausingSegmenter) -> None:
-    """Say what is wrong before anything long begins and before anything is written."""
-    for name in ("steps", "batch", "accumulate", "val_every", "save_every", "devices", "nodes"):
-        if getattr(options, name) < 1:
-            raise ValueError(f"{name} is {getattr(options, name)}: give at least 1")
-    for name in ("lr", "head_lr", "min_lr", "aux_weight", "weight_decay", "warmup"):
-        if not 0 <= getattr(options, name) < math.inf:
-            raise ValueError(f"{name} is {getattr(options, name)}: give 0 or more")
-    if options.clip is not None and not options.clip > 0:
-        raise ValueError(f"clip is {options.clip}: give a norm above 0")
-    if not 0 <= options.class_weights <= 1:
-        raise ValueError(
-            f"class_weights is {options.class_weights:g}: give a power from 0 (all alike) to 1"
-        )
-    if options.workers < 0 or (options.val_images or 1) < 1:
-        raise ValueError("workers must be 0 or more and val_images 1 or more")
-    world = options.devices * options.nodes
-    if options.batch % world:
-        raise ValueError(
-            f"a batch of {options.batch} cannot be shared by {world} processes equally"
-        )
+    """Raise for what is wrong, before anything long begins and before anything is written."""
+    for names, least, most, wanted in _BOUNDS:
+        for name in names.split():
+            value = getattr(options, name)
+            if value is not None and not least <= value <= most:
+                raise ValueError(f"{name} is {value:g}: give {wanted}")
+    crop_indices(0, options.steps, options.batch, 0, options.devices * options.nodes)
     depth, ranges = network.backbone.depth, parse_ranges(options.ranges)
     if options.criterion != "none" and max(ranges) >= depth:
         raise ValueError(

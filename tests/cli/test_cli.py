@@ -121,7 +121,7 @@ def test_bench_writes_what_it_measured(tmp_path, capsys):
 def test_bench_searches_the_batch(capsys):
     arguments = [*SMALL, "--batch", "auto", "--rounds", "1", "--mode", "2:0.5"]
     app(arguments, result_action="return_value")
-    assert "best batch size:" in capsys.readouterr().out
+    assert ", batch " in capsys.readouterr().out
 
 
 def test_the_paper_with_more_words_is_thirteen_modes(tmp_path, capsys):

@@ -87,7 +87,7 @@ def test_a_video_becomes_a_video(model, tmp_path, capsys):
     ("arguments", "message"),
     [
         ((), "nothing to segment"),
-        (("nowhere.jpg",), "there is no file or folder"),
+        (("nowhere.jpg",), "neither a file nor a folder"),
         (("STREETS", "--save", "masks"), 'cannot write "masks"'),
         (("STREETS", "--target-fps", "5", "--latency-ms", "5"), "give one of them"),
         (("STREETS", "--target-fps", "5", "--mode", "2:0.5"), "give one"),

@@ -70,7 +70,7 @@ def test_comparison_wants_a_source_for_every_number(tmp_path):
     with pytest.raises(ValueError, match=r"line 2 .* lacks its source"):
         run("compare", f"ours={folder}", "--points", points, "--out", tmp_path)
     points.write_text(head + "City,A,a1,70.5,fast,a\nOther,B,b1,60,30,b\n")
-    with pytest.raises(ValueError, match='images_per_second is "fast", no number'):
+    with pytest.raises(ValueError, match='images_per_second is "fast", not a number'):
         run("compare", f"ours={folder}", "--points", points, "--out", tmp_path)
     points.write_text(head + "City,A,a1,70.5,12,a\nOther,B,b1,60,30,b\n")
     with pytest.raises(ValueError, match="choose one with --dataset"):

@@ -42,20 +42,20 @@ def make_set(root, count=200, seed=0, plan=PLAN):
     return pixels
 
 
-def damage(file, how, rng):
+def damage(file, kind, rng):
     """Spoils one file; gives the problem a check must name: (file, kind)."""
-    if how == "cut":
+    if kind == "cut":
         data = file.read_bytes()
         file.write_bytes(data[: int(len(data) * rng.uniform(0.2, 0.6))])
         return str(file), "unreadable"
-    if how == "text":
+    if kind == "text":
         file.write_text("this is no image")
         return str(file), "unreadable"
-    if how == "empty":
+    if kind == "empty":
         file.write_bytes(b"")
         return str(file), "unreadable"
     ids = np.array(Image.open(file))
-    if how == "size":
+    if kind == "size":
         write(file, ids[:-1])
         return str(file), "size"
     ids[3, 4:7] = 5 + int(rng.integers(0, 200))
@@ -79,8 +79,8 @@ class TestDamage:
             if i < 3:
                 expected.add(damage(image, ("cut", "text", "empty")[i], rng))
             elif i < 10:
-                hows = ("cut", "text", "empty", "size", "size", "id", "id")
-                expected.add(damage(mask, hows[i - 3], rng))
+                kinds = ("cut", "text", "empty", "size", "size", "id", "id")
+                expected.add(damage(mask, kinds[i - 3], rng))
             elif i == 10:
                 image.unlink()
                 expected.add((str(mask), "missing image"))
@@ -132,6 +132,23 @@ class TestDamage:
         write(tmp_path / "masks/train/001.png", np.full((24, 32), 255))
         report = check_dataset(str(tmp_path / "data.yaml"))
         assert [(p.kind, Path(p.file).name) for p in report.problems] == [("unlabelled", "001.png")]
+
+    def test_joined_sets_are_checked_part_by_part(self, tmp_path):
+        specs = []
+        for part in "ab":
+            make_set(tmp_path / part, 2, seed=ord(part))
+            specs.append(str(tmp_path / part / "data.yaml"))
+        image, mask = (tmp_path / f"b/{kind}/train/001.png" for kind in ("images", "masks"))
+        image.write_bytes(b"")
+        damage(mask, "id", np.random.default_rng(0))
+        joined = check_dataset("+".join(specs))
+        assert [(p.file, p.kind) for p in joined.problems] == [
+            (str(image), "unreadable"), (str(mask), "label"),
+        ]  # fmt: skip
+        parts = [check_dataset(spec) for spec in specs]
+        assert joined.images == 4
+        assert joined.contents == parts[0].contents + parts[1].contents
+        assert sum(joined.class_pixels) == sum(sum(part.class_pixels) for part in parts)
 
     @pytest.mark.skipif(not SHARED_CAMVID.is_dir(), reason="../shared/data/camvid is not there")
     def test_camvid_has_none(self):
@@ -234,7 +251,7 @@ class TestReport:
 
 
 class TestSheet:
-    def test_shows_images_and_passes_over_bad_ones(self, tmp_path):
+    def test_shows_images_and_skips_bad_ones(self, tmp_path):
         make_set(tmp_path, 8)
         (tmp_path / "images/train/001.png").write_bytes(b"")
         sheet = sample_sheet(open_dataset(str(tmp_path / "data.yaml")), count=8, columns=2)

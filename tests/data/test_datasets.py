@@ -7,13 +7,8 @@ import pytest
 from PIL import Image
 
 from paumer.classes import ADE20K, CAMVID, CITYSCAPES
-from paumer.data.datasets import (
-    Code,
-    FolderDataset,
-    available_splits,
-    list_dataset,
-    open_dataset,
-)
+from paumer.data.datasets import available_splits, list_dataset, open_dataset
+from paumer.data.folders import Code, FolderDataset
 from paumer.data.samples import Dataset
 
 SHARED_CAMVID = Path(__file__).parents[2] / "../shared/data/camvid"
@@ -100,7 +95,7 @@ class TestCamvid:
         with pytest.raises(ValueError, match=r"train/a\.png"):
             open_dataset(f"camvid:{root}")[0]
 
-    def test_missing_mates(self, root):
+    def test_images_and_masks_without_the_other(self, root):
         (root / "trainannot/a.png").unlink()
         write(root / "trainannot/z.png", ids(0))
         with pytest.raises(ValueError, match=r"train/a\.png.*no mask.*1 more.*check-data"):
@@ -265,8 +260,14 @@ class TestJoined:
         assert both.files(2) is None
         assert available_splits("scenes:2+scenes:3") == ("train", "val", "test")
         assert both[-1].name == samples[2].name
-        with pytest.raises(IndexError):
-            both[3]
+        for index in (3, -4):
+            with pytest.raises(IndexError):
+                both[index]
+
+    def test_nothing_is_listed_before_it_is_read(self):
+        both = open_dataset("scenes:900000000@32x24+scenes:900000000@64x48")
+        assert len(both) == 1_800_000_000
+        assert both[900_000_000].image.shape == (48, 64, 3)
 
     def test_files_are_found_and_classes_must_agree(self, tmp_path):
         folder = tmp_path / "with+plus"

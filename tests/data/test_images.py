@@ -125,6 +125,13 @@ class TestReadImage:
             frames[0].save(file, save_all=True, append_images=frames[1:], **options)
             assert tuple(read_image(file)[4, 4]) == (255, 0, 0)
 
+    @pytest.mark.parametrize("size", [(0, 5), (5, 0)])
+    def test_a_header_without_pixels_is_refused(self, size):
+        for data in (png_header(*size), b"P6 %d %d 255\n" % size, b"P5 %d %d 65535\n" % size):
+            for read in (read_image, read_labels):
+                with pytest.raises(ValueError, match=r"given bytes.*header is damaged"):
+                    read(data)
+
     def test_values_of_unknown_range_are_refused(self, tmp_path):
         Image.fromarray(np.array([[0, 100_000]], np.int32)).save(tmp_path / "i.tif")
         Image.fromarray(np.array([[0, 0.5]], np.float32)).save(tmp_path / "f.tif")
@@ -140,7 +147,7 @@ class TestReadImage:
         with pytest.raises(ValueError, match=r"empty\.png.*empty"):
             read_image(tmp_path / "empty.png")
         (tmp_path / "text.jpg").write_text("no image at all")
-        with pytest.raises(ValueError, match=r"text\.jpg.*no image of a known kind"):
+        with pytest.raises(ValueError, match=r"text\.jpg.*not an image of a known kind"):
             read_image(tmp_path / "text.jpg")
         with pytest.raises(ValueError, match="cannot read"):
             read_image(tmp_path)

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import yaml
@@ -5,13 +7,14 @@ from PIL import Image
 
 from paumer.classes import distinct_colours
 from paumer.data.datasets import available_splits, list_dataset, open_dataset
+from paumer.data.folders import split_pattern
 
 RGB = {"rgb_masks": True, "classes": {"a": [1, 1, 1]}}
 
 
 @pytest.fixture
 def own(tmp_path):
-    """A function that writes a data.yaml, changed as told, beside two images with masks."""
+    """A function that writes a data.yaml, with changes, beside two images with masks."""
     for name in ("a", "deep/b"):
         touch(tmp_path / f"images/train/{name}.jpg", 3)
         touch(tmp_path / f"masks/train/{name}.png")
@@ -103,7 +106,7 @@ class TestPairs:
         with pytest.raises(ValueError, match=r"train/a\.jpg.*train/a\.png.*same name"):
             open_dataset(own())
 
-    def test_other_files_are_passed_over(self, own, tmp_path):
+    def test_other_files_are_skipped(self, own, tmp_path):
         (tmp_path / "images/train/notes.txt").write_text("sunny")
         (tmp_path / "images/train/._a.jpg").write_text("left by a file manager")
         assert len(open_dataset(own())) == 2
@@ -114,6 +117,23 @@ class TestPairs:
             open_dataset(own(train=train))
         with pytest.raises(ValueError, match=r'"\S*/elsewhere" is missing'):
             open_dataset(own(path="elsewhere"))
+        with pytest.raises(ValueError, match=r'"\S*/elsewhere" is missing'):
+            open_dataset(own(path="elsewhere", train={"images": "*.jpg", "masks": "*.png"}))
+
+
+class TestSplitPattern:
+    @pytest.mark.parametrize(
+        ("text", "folder", "pattern"),
+        [
+            ("images/train", "images/train", ""),
+            ("images/*.jpg", "images", "*.jpg"),
+            ("images/**/day?/[ab].png", "images", "**/day?/[ab].png"),
+            ("*.jpg", ".", "*.jpg"),
+            ("/data/im*", "/data", "im*"),
+        ],
+    )
+    def test_the_folder_ends_before_the_first_wildcard(self, text, folder, pattern):
+        assert split_pattern(text) == (Path(folder), pattern)
 
 
 class TestValues:
@@ -161,9 +181,11 @@ class TestErrors:
             ({"classes": []}, "0 classes.*1 to 255"),
             ({"classes": ["sky", False]}, "class 1 is called False.*quotes"),
             ({"classes": ["sky", "sky"]}, 'two classes are called "sky"'),
+            ({"classes": ["a", {"name": "b", "colour": [1, 1, 1]}, "b"]}, 'are called "b"'),
             ({"classes": [{"name": "sky", "hue": 3}]}, r'"classes: hue" is unknown'),
             ({"classes": {"sky": [0, 0, 300]}}, r'class "sky" is \[0, 0, 300\].*0 to 255'),
             ({"map": [1, 2]}, r"map is \[1, 2\].*\{7: 0, 8: 1\}"),
+            ({"map": {}, "ignore": []}, r"map is \{\}.*\{7: 0, 8: 1\}"),
             ({"map": {7: 2}}, "7: 2.*0 to 1 or its name"),
             ({"map": {7: "rood"}}, "7: 'rood'"),
             ({"map": {"x": 0}}, "'x': 0"),

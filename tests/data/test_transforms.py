@@ -2,7 +2,6 @@ import colorsys
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paumer.data import transforms
+from paumer.data.samples import Sample
 from paumer.data.transforms import TrainTransform, normalise
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
@@ -23,7 +23,7 @@ def encoded(height=90, width=120, seed=0, block=10):
     coarse = rng.choice([*range(11), 255], (-(-height // block), -(-width // block)))
     labels = coarse.repeat(block, 0).repeat(block, 1)[:height, :width].astype(np.uint8)
     image = np.stack([np.where(labels == 255, 250, labels * 10), labels, 255 - labels], 2)
-    return SimpleNamespace(image=image.astype(np.uint8), labels=labels)
+    return Sample("encoded", image.astype(np.uint8), labels)
 
 
 def decoded(pixels):
@@ -60,7 +60,7 @@ class TestAlignment:
     def test_any_size_gives_the_crop(self, height, width, down, across, seed):
         rng = np.random.default_rng(seed)
         image = rng.integers(0, 256, (height, width, 3), np.uint8)
-        sample = SimpleNamespace(image=image, labels=image[..., 0] % 5)
+        sample = Sample("noise", image, image[..., 0] % 5)
         pixels, labels = TrainTransform((down, across), MEAN, STD)(sample, seed)
         assert pixels.shape == (3, down, across)
         assert pixels.dtype == torch.float32
@@ -70,8 +70,7 @@ class TestAlignment:
         assert set(labels.unique().tolist()) <= {0, 1, 2, 3, 4, 255}
 
     def test_padding_is_zero_and_ignored(self):
-        sample = SimpleNamespace(image=np.full((20, 30, 3), 255, np.uint8),
-                                 labels=np.zeros((20, 30), np.uint8))  # fmt: skip
+        sample = Sample("white", np.full((20, 30, 3), 255, np.uint8), np.zeros((20, 30), np.uint8))
         change = TrainTransform((50, 40), MEAN, STD, scale=(1.0, 1.0), colour=False)
         pixels, labels = change(sample, 0)
         assert (labels[:20, :30] == 0).all()
@@ -102,7 +101,7 @@ class TestCropRule:
     def test_crops_with_one_class_are_avoided(self):
         labels = np.zeros((100, 100), np.uint8)
         labels[:, 80:] = 1
-        sample = SimpleNamespace(image=np.zeros((100, 100, 3), np.uint8), labels=labels)
+        sample = Sample("black", np.zeros((100, 100, 3), np.uint8), labels)
 
         def share(most, seed):
             change = TrainTransform((30, 30), scale=(1.0, 1.0), most=most, **PLAIN)
@@ -118,7 +117,7 @@ class TestCropRule:
     def test_void_does_not_count(self):
         labels = np.full((40, 40), 255, np.uint8)
         labels[:10, :20], labels[:10, 20:] = 3, 4
-        sample = SimpleNamespace(image=np.zeros((40, 40, 3), np.uint8), labels=labels)
+        sample = Sample("black", np.zeros((40, 40, 3), np.uint8), labels)
         change = TrainTransform((40, 40), scale=(1.0, 1.0), **PLAIN)
         calls = []
 
@@ -150,14 +149,15 @@ class TestSeed:
     @pytest.mark.slow
     def test_another_process_agrees_and_keeps_its_random_states(self):
         code = """
-import numpy as np, random, torch, types
+import numpy as np, random, torch
+from paumer.data.samples import Sample
 from paumer.data.transforms import TrainTransform
 
 def states():
     return torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()
 
 image = (np.arange(60 * 80 * 3) % 251).astype(np.uint8).reshape(60, 80, 3)
-sample = types.SimpleNamespace(image=image, labels=image[..., 0] % 7)
+sample = Sample("waves", image, image[..., 0] % 7)
 before = states()
 found = [float(TrainTransform((32, 32))(sample, s)[0].sum()) for s in range(6)]
 assert states() == before
@@ -240,3 +240,14 @@ def test_impossible_settings_are_refused():
         TrainTransform((0, 5))
     with pytest.raises(ValueError, match=r"scale by \(2\.0, 1\.0\)"):
         TrainTransform((5, 5), scale=(2.0, 1.0))
+
+
+@pytest.mark.parametrize("size", [(0, 5), (5, 0)])
+def test_an_image_without_pixels_is_refused(size):
+    empty = np.zeros((*size, 3), np.uint8)
+    shown = f"{size[1]}x{size[0]}"
+    with pytest.raises(ValueError, match=f'"flat".*{shown}.*no pixels'):
+        TrainTransform((8, 8))(Sample("flat", empty, empty[..., 0]), 0)
+    for images in (empty, torch.zeros((2, 3, *size), dtype=torch.uint8)):
+        with pytest.raises(ValueError, match=r"cannot normalise.*no pixels"):
+            normalise(images, MEAN, STD)

@@ -14,7 +14,7 @@ from PIL import Image
 from paumer import Mode, PauseConfig, PausingSegmenter, build_model
 from paumer.cli.main import app
 from paumer.exporting.onnx import export_onnx
-from paumer.exporting.program import export_program
+from paumer.exporting.traced import export_program
 from paumer.exporting.verify import USE_SCRIPT, verify
 from paumer.inference.exported import ExportInfo, open_onnx, open_program
 from paumer.inference.fused import fuse_attention
@@ -37,7 +37,7 @@ def folder(tmp_path_factory, unchecked):
     # Compilers cannot read the shape checks of the tests: a second paumer exports without them.
     network = unchecked("paumer.model.segmenter").PausingSegmenter.from_pretrained(path / "model")
     export_onnx = unchecked("paumer.exporting.onnx").export_onnx
-    export_program = unchecked("paumer.exporting.program").export_program
+    export_program = unchecked("paumer.exporting.traced").export_program
     parse = unchecked("paumer.mode").Mode.parse
     dial, size = parse("2:0.5,4:0.5"), (64, 64)
     export_onnx(network, path / "dial.onnx", size, dial, dial=True)

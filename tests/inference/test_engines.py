@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from paumer import Mode, Predictor, build_model
+from paumer import Mode, Predictor, build_model, load
 from paumer.exporting.onnx import export_onnx
 from paumer.inference.engines import TorchEngine, make_engine
 from paumer.scenes.scene import scene
@@ -83,6 +83,8 @@ def test_what_engines_cannot_do_is_said(tmp_path):
     network = build_model("test_vit", "mask", 3, image_size=32)
     with pytest.raises(ValueError, match='no engine "tensorrt": choose one of torch, compile'):
         make_engine("tensorrt", network)
+    with pytest.raises(ValueError, match='"onnx" runs exported files: give a function that'):
+        make_engine("onnx", network)
     engine = make_engine("onnx", network, 1, export_onnx, tmp_path)
     image, by_chance = np.zeros((32, 32, 3), np.uint8), {"random": lambda logits, indices: indices}
     predictor = Predictor(network, engine=engine)
@@ -91,6 +93,19 @@ def test_what_engines_cannot_do_is_said(tmp_path):
     with pytest.raises(ValueError, match="by=random is for evaluate and sweep alone"):
         list(predictor.predict_many([image], ["2:0.5 by=random"], given=by_chance))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "gpu"}, 'cannot use device "gpu": Expected one of cpu, cuda'),
+        ({"device": "cpu:x"}, 'cannot use device "cpu:x"'),
+        ({"engine": "tensorrt"}, 'no engine "tensorrt": choose one of torch, compile'),
+    ],
+)
+def test_a_model_names_what_cannot_run_it(options, message):
+    with pytest.raises(ValueError, match=message):
+        load("street-tiny", **options)
 
 
 def test_torch_answers_as_the_network_does_and_can_be_stopped(small_model):

@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 
 from paumer import Inference, Measurement, Mode, Predictor, build_model
+from paumer.inference.engines import make_engine
 from paumer.inference.governor import Governor, ladder
 from paumer.inference.jobs import Job
 from paumer.inference.sources import find_sources
@@ -47,7 +48,7 @@ def test_a_folder_is_mirrored_with_what_was_asked_for(predictor, folder, tmp_pat
     steps = []
     job = Job(predictor, MODE, tmp_path / "out", INFERENCE, kinds)
     outcome = job.run(find_sources([folder]), lambda *done: steps.append(done))
-    assert (outcome.written, outcome.passed, outcome.broken) == (7, 0, [])
+    assert (outcome.written, outcome.skipped, outcome.broken) == (7, 0, [])
     assert steps[-1] == (7, 7)
     assert len(list((tmp_path / "out").rglob("*.png"))) == 7 * 5
     for line in lines(tmp_path / "out"):
@@ -68,7 +69,7 @@ def test_finished_images_are_skipped(predictor, folder, tmp_path):
     with (tmp_path / "out/predictions.jsonl").open("a") as file:
         file.write('{"name": "sub1/5", "mod')  # As a kill leaves it.
     outcome = job.run(sources)
-    assert (outcome.written, outcome.passed) == (4, 3)
+    assert (outcome.written, outcome.skipped) == (4, 3)
     assert len(lines(tmp_path / "out")) == 7
     (tmp_path / "out/sub0/0_mask.png").unlink()
     assert job.run(sources).written == 1
@@ -82,7 +83,7 @@ def test_what_changed_since_is_segmented_again(predictor, folder, tmp_path):
     first, second = sources[0].path, sources[1].path
     first.write_bytes(second.read_bytes())
     outcome = Job(predictor, MODE, tmp_path / "out").run(sources)
-    assert (outcome.written, outcome.passed) == (1, 6)
+    assert (outcome.written, outcome.skipped) == (1, 6)
     with torch.no_grad():
         predictor.network.aux_head.weight += 1
     assert Job(predictor, MODE, tmp_path / "out").run(sources).written == 7
@@ -95,7 +96,7 @@ def test_another_mode_is_segmented_again(predictor, folder, tmp_path, mode):
     sources, other = find_sources([folder])[:3], Mode.parse(mode)
     assert Job(predictor, MODE, tmp_path / "out").run(sources).written == 3
     assert Job(predictor, other, tmp_path / "out").run(sources).written == 3
-    assert Job(predictor, Mode.parse(mode), tmp_path / "out").run(sources).passed == 3
+    assert Job(predictor, Mode.parse(mode), tmp_path / "out").run(sources).skipped == 3
     assert [line["mode"] for line in lines(tmp_path / "out")] == 3 * ["2:0.5"] + 3 * [mode]
 
 
@@ -111,7 +112,7 @@ def test_other_settings_are_segmented_again(predictor, folder, tmp_path, changed
     sources = find_sources([folder])[:3]
     assert Job(predictor, MODE, tmp_path / "out").run(sources).written == 3
     assert Job(predictor, MODE, tmp_path / "out", **changed).run(sources).written == 3
-    assert Job(predictor, MODE, tmp_path / "out", **changed).run(sources).passed == 3
+    assert Job(predictor, MODE, tmp_path / "out", **changed).run(sources).skipped == 3
 
 
 def test_broken_images_do_not_stop_the_rest(predictor, folder, tmp_path):
@@ -121,6 +122,38 @@ def test_broken_images_do_not_stop_the_rest(predictor, folder, tmp_path):
     assert outcome.written == 6
     assert len(outcome.broken) == 2
     assert any("2.png" in text for text in outcome.broken)
+
+
+def test_one_odd_image_does_not_end_the_job(predictor, folder, tmp_path):
+    Image.fromarray(np.zeros((1, 3000, 3), np.uint8)).save(folder / "sub0/thin.png")
+    mode, steps = Mode.parse("2:0.5 size=256"), []
+    job = Job(predictor, mode, tmp_path / "out", INFERENCE, ("mask",))
+    outcome = job.run(find_sources([folder]), lambda *done: steps.append(done))
+    assert outcome.written == len(lines(tmp_path / "out")) == 7
+    (message,) = outcome.broken
+    assert message.startswith(f'cannot segment "{folder}/sub0/thin.png": an image of 3000x1 pixels')
+    assert steps[-1] == (8, 8)
+    again = job.run(find_sources([folder]))
+    assert (again.written, again.skipped, again.broken) == (0, 7, [message])
+
+
+def test_an_odd_image_is_no_step_of_the_governor(predictor, folder, tmp_path):
+    Image.fromarray(np.zeros((1, 3000, 3), np.uint8)).save(folder / "sub0/thin.png")
+    point = Measurement(mode=Mode(size=256), images_per_second=1e9, miou=0.7)
+    governor = Governor(ladder([point]), target=1e-3)
+    job = Job(predictor, UNPAUSED, tmp_path / "out", kinds=("mask",), governor=governor)
+    outcome = job.run(find_sources([folder]))
+    assert (outcome.written, outcome.late, len(outcome.broken)) == (7, 7, 1)
+
+
+def test_what_no_image_can_run_with_is_refused_at_once(predictor, tmp_path):
+    with pytest.raises(ValueError, match="a stride of 16 means nothing without a window"):
+        Job(predictor, MODE, tmp_path, Inference(stride=16))
+    with pytest.raises(ValueError, match="cannot pause after block 9"):
+        Job(predictor, Mode.parse("9:0.5"), tmp_path)
+    exported = make_engine("onnx", predictor.network, 1, lambda *_: None, tmp_path)
+    with pytest.raises(ValueError, match="takes shares, not thresholds"):
+        Job(Predictor(predictor.network, engine=exported), Mode.parse("2:<0.5"), tmp_path)
 
 
 def test_a_governor_moves_the_dial(predictor, folder, tmp_path):

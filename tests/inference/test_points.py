@@ -71,24 +71,46 @@ def test_points_of_0_1_are_read(directory):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        ('{"fast": {"mode": "2:0.5 by=luck"}}', 'no criterion "luck"'),
-        ('{"fast": {"pause": "2:0.5", "criterion": "luck"}}', 'no criterion "luck"'),
-        *(
-            (json.dumps({"fast": {"pause": "2:0.5", "criterion": name}}), f'"{name}" was removed')
-            for name in REMOVED_CRITERIA
-        ),
-        ('{"fast": 3}', ""),
-        ("[]", "list"),
-        ("{", "Expecting property name"),
-        ('{"fast": {}}', "pause"),
-        ('{"fast": {"mode": "none", "luck": 1}}', "luck"),
-    ],
+    [("[]", "list"), ("{", "Expecting property name"), ("", "Expecting value")],
 )
 def test_a_file_that_cannot_be_read_is_named(directory, text, message):
     (directory / FILE).write_text(text)
     with pytest.raises(ValueError, match=rf'operating points ".*{FILE}": .*{message}'):
         load(directory)
+    with pytest.raises(ValueError, match="cannot read operating points"):
+        write_points(directory, {"fast": Measurement(mode=UNPAUSED)})
+    assert (directory / FILE).read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("point", "message"),
+    [
+        ({"mode": "2:0.5 by=luck"}, 'no criterion "luck"'),
+        ({"pause": "2:0.5", "criterion": "luck"}, 'no criterion "luck"'),
+        *(
+            ({"pause": "2:0.5", "criterion": name}, f'"{name}" was removed')
+            for name in REMOVED_CRITERIA
+        ),
+        (3, ""),
+        ({}, "pause"),
+        ({"mode": "none", "luck": 1}, "luck"),
+        ({"mode": "2:0.5 by=random"}, "by=random is for evaluate and sweep alone"),
+        ({"mode": "2:0.5 by=oracle"}, "by=oracle is for evaluate and sweep alone"),
+        ({"mode": "9:0.5"}, "cannot pause after block 9: this backbone has 6 blocks"),
+        ({"mode": "2:0.5 protect=d"}, 'no class "d" to protect'),
+    ],
+)
+def test_a_point_that_cannot_run_is_left_out(directory, point, message):
+    values = {"odd": point, "fast": {"mode": "2:0.5 size=48"}}
+    (directory / FILE).write_text(json.dumps(values))
+    with pytest.warns(UserWarning, match=rf'"odd" of ".*{FILE}": .*{message}'):
+        model = load(directory)
+    assert model.modes == {"fast": Mode.parse("2:0.5 size=48")}
+    # It may be of another version: writing others leaves it as it is.
+    write_points(directory, {"slow": Measurement(mode=UNPAUSED)})
+    written = json.loads((directory / FILE).read_text())
+    assert written.pop("slow")["mode"] == "none"
+    assert written == values
 
 
 @pytest.mark.parametrize("name", ["none", "paper", "auto", "", "3:0.4", "3:0.4 exit"])

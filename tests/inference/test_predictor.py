@@ -169,14 +169,31 @@ def test_the_size_scales_and_labels_come_back_at_full_size(predictor):
     ],
 )
 def test_what_the_network_will_see_is_known_before(predictor, size, mode, inference, windows, seen):
-    mode = Mode.parse(mode)
-    assert predictor.windows(size, mode, inference) == windows
-    assert predictor.input_size(size, mode, inference) == seen
-    inputs = predictor.network_inputs(picture(*size), mode, inference)
+    named = Predictor(predictor.network, {"fast": Measurement(mode=Mode.parse(mode))})
     padded = tuple(-(-side // 16) * 16 for side in seen)
-    assert inputs.shape == (windows, 3, *padded)
-    one = predictor.network.macs(seen, replace(mode, size=None))
-    assert predictor.macs(size, mode, inference) == windows * one
+    one = predictor.network.macs(seen, replace(Mode.parse(mode), size=None))
+    for given_ in (Mode.parse(mode), mode, "fast"):
+        assert named.windows(size, given_, inference) == windows
+        assert named.input_size(size, given_, inference) == seen
+        inputs = named.network_inputs(picture(*size), given_, inference)
+        assert inputs.shape == (windows, 3, *padded)
+        assert named.macs(size, given_, inference) == windows * one
+    with pytest.raises(ValueError, match="operating points of this model: fast"):
+        named.macs(size, "slow", inference)
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 3), (5, 0, 3), (0, 0, 3)])
+@pytest.mark.parametrize("mode", ["none", "2:0.5 size=32"])
+def test_an_empty_image_is_refused(predictor, shape, mode):
+    image = np.zeros(shape, np.uint8)
+    message = f"an image of {shape[1]}x{shape[0]} pixels is empty"
+    for call in (predictor.predict, predictor.network_inputs):
+        with pytest.raises(ValueError, match=message):
+            call(image, mode)
+    with pytest.raises(ValueError, match=message):
+        predictor.whole_input(image)
+    with pytest.raises(ValueError, match=message):
+        predictor.macs(shape[:2], mode)
 
 
 def test_a_model_says_how_large_its_images_are(predictor):
@@ -194,7 +211,7 @@ def test_a_model_says_how_large_its_images_are(predictor):
 def test_true_labels_are_scaled_without_new_values(predictor):
     labels = np.kron(np.array([[0, 1, 2], [3, 255, 5]], np.uint8), np.ones((16, 16), np.uint8))
     assert np.array_equal(predictor.scaled_labels(labels), labels)
-    small = predictor.scaled_labels(labels, Mode(size=2))
+    small = predictor.scaled_labels(labels, "none size=2")
     assert small.tolist() == [[0, 1, 2], [3, 255, 5]]
     large = predictor.scaled_labels(labels, Mode(size=64))
     assert np.array_equal(large, labels.repeat(2, 0).repeat(2, 1))
@@ -229,6 +246,20 @@ def test_saving_writes_mask_overlay_and_pause_map(predictor, tmp_path):
     assert abs(sum(result.class_shares().values()) - 1) < 1e-6
 
 
+def test_saving_writes_the_kinds_that_are_named(predictor, tmp_path):
+    result = predictor.predict(picture(50, 70), "2:0.5")
+    paths = result.save(tmp_path, "deep/a", ("entropy", "colour"))
+    assert [str(path.relative_to(tmp_path)) for path in paths] == [
+        "deep/a_entropy.png",
+        "deep/a_colour.png",
+    ]
+    for path, expected in zip(paths, (result.entropy_map(), result.painted()), strict=True):
+        assert np.array_equal(np.asarray(Image.open(path)), expected)
+    with pytest.raises(ValueError, match='cannot write "masks": choose from mask, colour'):
+        result.save(tmp_path, "b", ("mask", "masks"))
+    assert not list(tmp_path.glob("b*"))
+
+
 def test_the_pause_map_tints_paused_patches_only(predictor):
     result = predictor.predict(picture(64, 64), "2:0.25")
     drawn = result.tinted()
@@ -246,6 +277,7 @@ def test_the_pause_map_tints_paused_patches_only(predictor):
         ({"scales": (math.inf,)}, "scales are"),
         ({"scales": (math.nan,)}, "scales are"),
         ({"scales": (1e9,)}, "scaled to 8000000000x8000000000"),
+        ({"scales": (1e9,), "window": 8}, "scaled to 8000000000x8000000000"),
         ({"mode": "none size=1"}, "8x8 pixels would be scaled to 1x1"),
     ],
 )

@@ -47,7 +47,7 @@ def test_results_are_not_taken_for_input(tree):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nowhere", "there is no file or folder"),
+        ("nowhere", "neither a file nor a folder"),
         ("*.png", "nothing matches"),
         ("empty", "no images or videos in"),
     ],

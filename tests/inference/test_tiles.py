@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from paumer.inference.tiles import (
+    Geometry,
     Inference,
     Plan,
     anchors,
     blending,
     full_labels,
     scaled_size,
-    side_by_side,
 )
 
 sides = st.integers(1, 200)
@@ -62,14 +62,15 @@ def test_the_windows_of_a_plan_cover_the_scaled_image(size, short_side, window, 
     target = tuple(max(1, int(side * scale + 0.5)) for side in whole)
     assume(1 < math.prod(target) < 10**6)
     image = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
-    plan = Plan.of(image, short_side, Inference(window=window), scale, mirror)
-    assert plan.pixels.shape[1:] == target
+    geometry = Geometry.of(size, (16, 16), short_side, Inference(window=window), scale)
+    plan = Plan.of(image, geometry, mirror)
+    assert plan.pixels.shape[1:] == geometry.scaled == target
     assert short_side is None or min(whole) == short_side
     covered = torch.zeros(plan.pixels.shape[1:], dtype=torch.bool)
-    for top, left in plan.corners():
+    for top, left in geometry.corners:
         crop = plan.crop((top, left))
-        assert crop.shape[1:] == plan.window
-        covered[top : top + plan.window[0], left : left + plan.window[1]] = True
+        assert crop.shape[1:] == geometry.window
+        covered[top : top + crop.shape[1], left : left + crop.shape[2]] = True
         assert torch.equal(crop, plan.pixels[:, top:, left:][:, : crop.shape[1], : crop.shape[2]])
     assert covered.all()
     if whole == size and scale == 1:
@@ -123,14 +124,15 @@ CASES = [
 def test_blending_equals_the_naive_way(side, window, stride, size):
     generator = torch.Generator().manual_seed(1)
     starts = tuple(anchors(s, w, stride) for s, w in zip(side, window, strict=True))
+    geometry = Geometry(size, side, window, starts, (16, 16))
     padded = tuple(-(-w // 16) * 16 for w in window)
+    assert geometry.padded == padded
     cells = [p // 16 for p in padded]
     parts = [[torch.randn(5, *cells, generator=generator) for _ in starts[1]] for _ in starts[0]]
     expected = naive_logits(parts, starts, window, padded, side, size)
-    down, across = (
-        blending(starts[i], window[i], cells[i], padded[i], side[i], size[i]) for i in (0, 1)
-    )
-    coarse = side_by_side(parts)
+    in_order = [part for row in parts for part in row]
+    logits = dict(zip(geometry.corners, in_order, strict=True))
+    coarse, down, across = geometry.enlarge(logits)
     assert torch.allclose(full_logits(coarse, down, across), expected, atol=1e-5)
     best = expected.topk(2, dim=0).values
     clear = best[0] - best[1] > 1e-4

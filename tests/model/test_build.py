@@ -45,10 +45,22 @@ def test_what_is_not_said_is_usual():
     assert not model.context
 
 
-def test_normalisation_is_that_of_the_backbones_weights():
+HALF, IMAGENET = ((0.5,) * 3, (0.5,) * 3), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("vit_tiny_patch16_384", HALF),
+        ("vit_tiny_patch16_384.augreg_in21k_ft_in1k", HALF),
+        ("deit_tiny_patch16_224", IMAGENET),
+        ("vit_small_patch14_reg4_dinov2", IMAGENET),
+    ],
+)
+def test_normalisation_is_that_of_the_backbones_weights(name, expected):
     with torch.device("meta"):
-        config = build_model("deit_tiny_patch16_224").config
-    assert (config.mean, config.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+        config = build_model(name).config
+    assert (config.mean, config.std) == expected
 
 
 def test_unknown_parts_are_refused():
@@ -58,6 +70,12 @@ def test_unknown_parts_are_refused():
         build_model("tset_vit")
     with pytest.raises(TypeError, match="width_factor"):
         build_model("test_vit", decoder_options={"width_factor": 2})
+
+
+@pytest.mark.parametrize("classes", ["road", "", True])
+def test_classes_are_names_or_how_many(classes):
+    with pytest.raises(TypeError, match=f"^classes is {classes!r}: give a list of names, or how"):
+        build_model("test_vit", classes=classes)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,28 @@ def test_a_context_is_true_or_false(value, unchecked):
         config.from_json({**CONFIG.to_json(), "context": value})
 
 
+@pytest.mark.parametrize("name", ["short_side", "window", "stride"])
+@pytest.mark.parametrize("value", [0, -1, 64.5, 64.0, "64", True, 65537])
+def test_a_side_is_a_whole_number_of_pixels(name, value, unchecked):
+    config = unchecked("paumer.model.config").ModelConfig
+    with pytest.raises(ValueError, match=f"^{name}: .* is (not a whole number|out of range)"):
+        config.from_json({**CONFIG.to_json(), name: value})
+
+
+@pytest.mark.parametrize(
+    "changes", [{"image_size": [32.5, 32]}, {"colours": [[0.5, 0, 0], [1, 1, 1]]}]
+)
+def test_sizes_and_colours_are_whole_numbers(changes, unchecked):
+    config = unchecked("paumer.model.config").ModelConfig
+    with pytest.raises(ValueError, match=f"^{next(iter(changes))}: .*5 is not a whole number"):
+        config.from_json({**CONFIG.to_json(), **changes})
+
+
+def test_equal_class_names_are_refused():
+    with pytest.raises(ValueError, match='2 classes are called "road": give each its own name'):
+        replace(CONFIG, classes=("sky", "road", "car", "road"))
+
+
 def test_unknown_and_missing_entries_are_named():
     values = CONFIG.to_json()
     with pytest.raises(ValueError, match="unknown entries: colour, widht"):

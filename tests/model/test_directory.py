@@ -112,6 +112,7 @@ BAD_VALUES = {
     "backbone": [5, None, [], "", "no_such_vit", "resnet50", "mit_b0", "../x", "test_vit.nope"],
     "decoder": [5, None, ["mask"], "", "unet"],
     "classes": ["abc", [], 3, None, [1, 2, 3], {"a": 1}, [["a"], ["b"], ["c"]], ["a"]],
+    "classes ": [["a", "b", "a"]],
     "image_size": [160, [160], [160] * 3, [0, 160], [-16, 160], ["160", 160], [1e300, 160], {}],
     "image_size ": [[10**400, 160], [65536, 65536], [160.5, 160], [True, 160], None, [8, 8]],
     "mean": [0.5, [0.5], "abc", [None] * 3, [1e999] * 3],
@@ -124,6 +125,7 @@ BAD_VALUES = {
     "norm_eps": ["x", -1, [1e-5], 1e999],
     "position_resize": ["nearest", 5, None],
     "drop_path": ["x", -1, 5, None],
+    "short_side": [0, 64.5, "64", -1],
     "pickle": ["anything"],
 }
 

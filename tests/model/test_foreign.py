@@ -369,6 +369,12 @@ def test_class_names_are_read_from_mmsegmentations_meta(tmp_path, meta):
     assert read_checkpoint(path).config.classes == tuple("abcde")
 
 
+@pytest.mark.parametrize("names", [tuple("abcda"), tuple("abcdef"), ("a",), None])
+def test_names_that_do_not_tell_the_classes_apart_are_left_out(tmp_path, names):
+    path = write_mmseg(tmp_path, mmseg_state(), CLASSES=names)
+    assert read_checkpoint(path).config.classes == tuple(f"class {i}" for i in range(5))
+
+
 def test_the_auxiliary_head_is_fresh_and_everything_else_must_be_there(tmp_path):
     state = rstrudel_state(decoder=0)
     path = write_rstrudel(tmp_path, state, 0)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import paumer
 from paumer.model import directory as files
 from paumer.model import pretrained
 from paumer.model.backbone import Backbone
@@ -133,6 +134,15 @@ def test_a_context_is_kept_and_without_one_nothing_is_said(make, tmp_path):
     make().save_pretrained(tmp_path / "model")
     assert "context" not in json.loads((tmp_path / "model/config.json").read_text())
     assert not PausingSegmenter.from_pretrained(tmp_path / "model").context
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99", "", "cpu cpu"])
+def test_a_device_that_is_not_there_is_refused_by_its_name(model_directory, device):
+    for name in (model_directory, "street-tiny"):
+        with pytest.raises(ValueError, match=f'^cannot use device "{device}": '):
+            PausingSegmenter.from_pretrained(name, map_location=device)
+    with pytest.raises(ValueError, match=f'^cannot use device "{device}": '):
+        paumer.load(model_directory, device)
 
 
 # Loading takes the memory of the weights alone

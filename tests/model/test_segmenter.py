@@ -500,7 +500,7 @@ def test_it_exports_and_says_the_same(fixed, text, options):
 def test_one_export_serves_all_ratios(fixed, unchecked):
     model = fixed("none", 3).model
     parse = unchecked("paumer.mode").Mode.parse
-    dial = unchecked("paumer.exporting.traced").Dial(model, parse("1:0.5"))
+    dial = unchecked("paumer.exporting.traced").Traced(model, parse("1:0.5"))
     batch, images = torch.export.Dim("batch", max=64), pictures(2, 24, 24)
     shapes = {"images": {0: batch}, "kept": None}
     exported = torch.export.export(

@@ -86,8 +86,8 @@ def serving(predictor):
     """A function that starts a service behind HTTP; ``delay`` seconds are added to each batch."""
     started = []
 
-    def give(delay=0.0, limits=None, **options):
-        service = Service(predictor, "small", **options)
+    def give(delay=0.0, limits=None, model=predictor, **options):
+        service = Service(model, "small", **options)
         running = Running(service, limits or Limits())
         started.append(running)
         if delay:

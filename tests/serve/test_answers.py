@@ -54,13 +54,12 @@ def test_run_lengths_give_the_labels_back(labels):
     assert all(a != b for a, b in pairwise(numbers))
 
 
-def test_details_and_images():
-    result = segmentation(LABELS)
-    details = answers.details(result)
+def test_everything_at_once():
+    details = answers.everything(segmentation(LABELS))
     assert details["blocks"] == {"0": 0.25, "3": 0.5, "5": 0.25}
     assert details["shares"] == {"a": 0.25, "b": 0.375, "c": 0.375}
     assert (details["width"], details["height"]) == (4, 4)
-    images = answers.images(result)
+    images = details["images"]
     assert list(images) == ["overlay", "labels", "paused", "entropy"]
     for url in images.values():
         start, data = url.split(",")

@@ -36,7 +36,7 @@ def test_manifests_agree_with_each_other_and_with_the_service(predictor):
     from paumer.serve.service import Service
 
     metric = scaler["metrics"][0]["pods"]["metric"]["name"]
-    assert f"\n{metric} 0.0".encode() in Service(predictor).metrics()
+    assert f"\n{metric} 0.0".encode() in Service(predictor).watch.metrics()
 
 
 def test_the_image_installs_what_is_there():

@@ -10,12 +10,15 @@ import struct
 import time
 import zlib
 from contextlib import suppress
+from dataclasses import replace
 
 import httpx
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from paumer import Measurement, Mode, Predictor, build_model
 from paumer.serve.http import Limits, RefusedError
 
 
@@ -102,8 +105,8 @@ def test_hostile_bodies_get_a_sentence(serving, png):
     running = serving(limits=Limits(body_bytes=100_000, pixels=10_000))
     cases = [
         (b"", {}, 400, "the file is empty"),
-        (b"GET / HTTP/1.1", {}, 415, "no image of a known kind"),
-        (b"%PDF-1.7", {}, 415, "no image of a known kind"),
+        (b"GET / HTTP/1.1", {}, 415, "not an image of a known kind"),
+        (b"%PDF-1.7", {}, 415, "not an image of a known kind"),
         (png()[:200], {}, 400, "damaged or cut short"),
         (b"\x89PNG\r\n\x1a\n" + b"\0" * 50, {}, 400, "header is damaged"),
         (bomb(60_000, 60_000), {}, 413, "60000x60000 is 3,600,000,000 pixels"),
@@ -135,7 +138,7 @@ def test_hostile_bodies_get_a_sentence(serving, png):
         assert response.json().keys() == {"error"}
     for files, words in (
         ({"other": b"x"}, 'no file field "image"'),
-        ({"image": b"x"}, "no image"),
+        ({"image": b"x"}, "not an image"),
     ):
         assert words in running.client.post("/v1/segment", files=files).json()["error"]
     broken = {"content-type": "multipart/form-data"}
@@ -145,8 +148,31 @@ def test_hostile_bodies_get_a_sentence(serving, png):
     assert running.service.watch.in_flight == 0
     assert running.client.get("/v1/nothing").json() == {"error": "not found"}
     assert running.client.get("/v1/segment").status_code == 405
-    assert running.client.get("/v1/scenes/99.png").status_code == 404
-    assert running.client.get("/v1/scenes/x.png").json() == {"error": "nothing at /v1/scenes/x.png"}
+    for name in ("99", "0", "x", "9" * 5000):
+        response = running.client.get(f"/v1/scenes/{name}.png")
+        assert response.status_code == 404
+        assert response.json() == {"error": f"no scene {name}: there are 1 to 6"}
+
+
+@pytest.mark.parametrize("points", [{}, {"large": Measurement(mode=Mode(size=128), speed_up=1.0)}])
+def test_the_pixel_limit_holds_for_what_arrives_and_for_what_the_network_runs(
+    serving, lively, png, points
+):
+    torch.manual_seed(0)
+    network = lively(build_model("test_vit", "mask", ("a", "b"), image_size=64))
+    network.config = replace(network.config, short_side=64)
+    running = serving(limits=Limits(pixels=20_000), model=Predictor(network, points))
+    narrow = png(size=(160, 8))
+    for mode in ("auto", "none", "2:0.4"):
+        response = running.segment(narrow, mode=mode)
+        side = 128 if points and mode == "auto" else 64
+        scaled = f"160x8 to {20 * side}x{side}, which is {20 * side**2:,} pixels"
+        assert (response.status_code, scaled in response.text) == (413, True), response.text
+    assert mask_of(running.segment(narrow, mode="none size=16")).shape == (8, 160)
+    assert running.segment(png(size=(64, 64)), mode="none").status_code == 200
+    large = running.segment(png(size=(160, 160)), mode="none size=16")
+    assert large.status_code == 413
+    assert "160x160 is 25,600 pixels" in large.json()["error"]
 
 
 def test_bodies_without_a_length_end_at_the_limit_and_are_freed_at_once(serving):
@@ -173,13 +199,13 @@ def test_bodies_without_a_length_end_at_the_limit_and_are_freed_at_once(serving)
 
 
 @pytest.mark.parametrize("count", [16])
-def test_many_clients_with_mixed_wishes_get_what_they_would_get_alone(
+def test_many_clients_with_mixed_modes_get_what_they_would_get_alone(
     serving, predictor, png, count
 ):
     running = serving(batch=4, target=60.0)
     modes = ["none", "2:0.4", "2:0.6 by=neighbours", "3:0.2,4:0.5 size=48", "auto", "quick"]
     sizes = [(64, 64), (48, 64)]
-    asked = [(n, modes[n % 6], sizes[n // 6 % 2]) for n in range(6 * count)]
+    requests = [(n, modes[n % 6], sizes[n // 6 % 2]) for n in range(6 * count)]
 
     async def all_of_them():
         async with httpx.AsyncClient(base_url=running.url, timeout=60) as client:
@@ -190,11 +216,11 @@ def test_many_clients_with_mixed_wishes_get_what_they_would_get_alone(
                     body = png(number % 7, size)
                     return await client.post("/v1/segment", content=body, params={"mode": mode})
 
-            return await asyncio.gather(*(one(*item) for item in asked))
+            return await asyncio.gather(*(one(*item) for item in requests))
 
     different = total = 0
     known = {name: str(mode) for name, mode in predictor.modes.items()}
-    for (number, text, size), response in zip(asked, asyncio.run(all_of_them()), strict=True):
+    for (number, text, size), response in zip(requests, asyncio.run(all_of_them()), strict=True):
         image = np.array(Image.open(io.BytesIO(png(number % 7, size))))
         mode = response.headers["x-paumer-mode"]
         assert text == "auto" or mode == known.get(text, text)
@@ -233,10 +259,10 @@ def test_clients_that_hang_up_leave_the_queue(serving, png):
     sockets = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(20)]
     for each in sockets:
         each.sendall(head + png())
-    until(lambda: batcher.waiting >= 18)
+    until(lambda: len(batcher.waiting) >= 18)
     for each in sockets:
         each.close()
-    until(lambda: batcher.waiting == 0)
+    until(lambda: len(batcher.waiting) == 0)
     until(lambda: watch.in_flight == 0)
     assert watch.accepted <= 2
     assert running.segment(png()).status_code == 200
@@ -287,7 +313,7 @@ def test_bodies_of_all_clients_together_are_bounded(serving, png):
     assert running.segment(png()).status_code == 200
 
 
-def test_a_failure_inside_is_told_and_does_not_last(serving, png, caplog):
+def test_a_failure_inside_is_reported_and_does_not_last(serving, png, caplog):
     running = serving()
     run = running.service.batcher.run
 
@@ -302,7 +328,7 @@ def test_a_failure_inside_is_told_and_does_not_last(serving, png, caplog):
     assert running.segment(png()).status_code == 200
 
 
-def test_what_is_told_of_the_service(serving, png):
+def test_the_service_describes_itself(serving, png):
     running = serving()
     get = running.client.get
     assert get("/healthz").json() == {"status": "alive"}
@@ -356,7 +382,9 @@ def test_the_command_serves_drains_and_ends_well(replica, png):
             return await asyncio.gather(*calls, return_exceptions=True)
 
     answers = asyncio.run(some())
-    told = [a if isinstance(a, Exception) else a.status_code for a in answers]
-    assert all(t in (200, 429, 503) or isinstance(t, httpx.ConnectError) for t in told), told
+    statuses = [a if isinstance(a, Exception) else a.status_code for a in answers]
+    assert all(t in (200, 429, 503) or isinstance(t, httpx.ConnectError) for t in statuses), (
+        statuses
+    )
     assert process.wait(20) == 0
     assert "drained" in process.stdout.read()

@@ -88,7 +88,7 @@ def labels_of(width, height, mode):
 
 
 class Stub:
-    """Answers as the service does; what it was asked is kept, and its next answers can be set."""
+    """Answers as the service does; the queries are kept, and its next answers can be set."""
 
     prefix = "/street/"
     model = MODEL
@@ -102,7 +102,7 @@ class Stub:
         self.thread.start()
 
     def reset(self):
-        self.asked = []
+        self.queries = []
         self.bodies = []
         self.delays = {}
         self.refusals = deque()
@@ -113,7 +113,7 @@ class Stub:
         self.server.server_close()
 
     def modes(self):
-        return [query["mode"] for query in self.asked]
+        return [query["mode"] for query in self.queries]
 
     def scenes(self):
         return {"morning": scene(0), "evening": scene(1)}
@@ -206,7 +206,7 @@ def handler_of(stub):
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"]))
             query = {key: value[0] for key, value in parse_qs(urlsplit(self.path).query).items()}
-            stub.asked.append(query)
+            stub.queries.append(query)
             stub.bodies.append(body)
             if stub.refusals:
                 status, headers, error = stub.refusals.popleft()
@@ -285,14 +285,14 @@ def browser():
 def open_page(browser, stub):
     """A function that opens the page; what the browser asked for and complained of is checked."""
     stub.reset()
-    pages, asked, complaints = [], [], []
+    pages, urls, complaints = [], [], []
 
     def give(script=None, wait="Mode 3:0.4:", **options):
         context = browser.new_context(**options)
         context.set_default_timeout(5000)
         page = context.new_page()
         pages.append(page)
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("request", lambda request: urls.append(request.url))
         page.on("console", lambda message: complaints.append((message.type, message.text)))
         page.on("pageerror", lambda error: complaints.append(("error", str(error))))
         if script:
@@ -307,7 +307,7 @@ def open_page(browser, stub):
         page.context.close()
     outside = [
         url
-        for url in asked
+        for url in urls
         if not url.startswith((stub.address, "data:", "blob:" + stub.address[:16]))
     ]
     assert outside == []
@@ -316,10 +316,10 @@ def open_page(browser, stub):
     assert [text for text in own if not text.startswith("Failed to load resource")] == []
 
 
-def says(page, place, text):
+def says(page, selector, text):
     from playwright.sync_api import expect
 
-    expect(page.locator(place)).to_contain_text(text)
+    expect(page.locator(selector)).to_contain_text(text)
 
 
 def settles(condition):
@@ -340,7 +340,7 @@ def test_a_built_in_scene_is_segmented_at_once(open_page, stub):
     says(page, "#classes li:first-child", "sky")
     labels = [page.locator(side).get_attribute("aria-label") for side in ("#with", "#without")]
     assert labels == ["morning, overlay, mode 3:0.4", "morning, overlay, no pausing"]
-    assert stub.asked[:2] == [{"mode": mode, "output": "all"} for mode in ("3:0.4", "none")]
+    assert stub.queries[:2] == [{"mode": mode, "output": "all"} for mode in ("3:0.4", "none")]
     page.get_by_role("button", name="evening").click()
     says(page, "#message", "evening")
     assert stub.bodies[2] == scene(1)
@@ -399,15 +399,15 @@ def test_images_are_pasted_and_dropped(open_page, stub):
 
 def test_what_is_not_an_image_is_refused_without_asking(open_page, stub):
     page = open_page()
-    settles(lambda: len(stub.asked) == 2)
+    settles(lambda: len(stub.queries) == 2)
     page.set_input_files("#file", {"name": "a.txt", "mimeType": "text/plain", "buffer": b"text"})
-    says(page, "#trouble", '"a.txt" is no image that this browser can read')
-    assert len(stub.asked) == 2
+    says(page, "#trouble", '"a.txt" is not an image that this browser can read')
+    assert len(stub.queries) == 2
 
 
 def test_the_dial_turns_by_keyboard_and_asks_when_it_rests(open_page, stub):
     page = open_page()
-    settles(lambda: len(stub.asked) == 2)
+    settles(lambda: len(stub.queries) == 2)
     page.locator("#dial").focus()
     page.keyboard.press("ArrowRight")
     says(page, "#message", f"Mode {FAST}:")
@@ -428,7 +428,7 @@ def test_the_dial_turns_by_keyboard_and_asks_when_it_rests(open_page, stub):
     assert stub.modes() == ["3:0.4", "none", FAST, "3:0.2"]
     page.keyboard.press("End")
     says(page, "#message", f"Mode {FAST}:")
-    assert len(stub.asked) == 4, "an answer that was there is not asked for again"
+    assert len(stub.queries) == 4, "an answer that was there is not asked for again"
 
 
 @pytest.mark.parametrize("deaf", [False, True], ids=["cancelled", "not cancelled"])
@@ -457,7 +457,7 @@ def test_a_typed_mode(open_page, stub):
     field.press("Enter")
     says(page, "#message", "Mode 4:0.5,8:<0.3:")
     says(page, "#point-facts", "4:0.5,8:<0.3, not measured")
-    asked = len(stub.asked)
+    count = len(stub.queries)
     for text, problem in {
         "14:0.4": "There is no block 14: this model has blocks 1 to 12.",
         "3:1.4 exit": "The share 1.4 is too large",
@@ -467,7 +467,7 @@ def test_a_typed_mode(open_page, stub):
         field.press("Enter")
         says(page, "#trouble", problem)
         assert field.get_attribute("aria-invalid") == "true"
-    assert len(stub.asked) == asked
+    assert len(stub.queries) == count
     field.fill("fast")
     field.press("Enter")
     says(page, "#message", f"Mode {FAST}:")
@@ -478,7 +478,7 @@ def test_a_typed_mode(open_page, stub):
 
 def test_a_typed_mode_of_many_words(open_page, stub):
     page = open_page()
-    settles(lambda: len(stub.asked) == 2)
+    settles(lambda: len(stub.queries) == 2)
     field = page.get_by_label("Mode", exact=True)
     field.fill(" 4:0.5,8: 0.3  size=288 protect=sky+road exit ")
     field.press("Enter")
@@ -487,19 +487,19 @@ def test_a_typed_mode_of_many_words(open_page, stub):
     says(page, "#with-name", mode)
     says(page, "#point", mode)
     says(page, "#blocks", "paused after block 8")
-    assert stub.asked[-1]["mode"].split()[1:] == ["size=288", "protect=sky+road", "exit"]
+    assert stub.queries[-1]["mode"].split()[1:] == ["size=288", "protect=sky+road", "exit"]
     assert page.get_by_label("Early exit").is_checked()
     page.get_by_role("button", name="evening").click()
     says(page, "#message", f"evening, 96 {TIMES} 72. Mode {mode}:")
     assert mode in stub.modes(), "from then on it is asked for in the service's spelling"
     with page.expect_download():
         page.get_by_role("button", name="Download the mask").click()
-    assert {"mode": mode, "output": "mask"} in stub.asked
+    assert {"mode": mode, "output": "mask"} in stub.queries
 
 
 def test_what_the_service_does_not_know_of_a_mode_is_told(open_page, stub):
     page = open_page()
-    settles(lambda: len(stub.asked) == 2)
+    settles(lambda: len(stub.queries) == 2)
     field = page.get_by_label("Mode", exact=True)
     for text, problem in {
         "3:0.4 by=luck": "No criterion",
@@ -519,7 +519,7 @@ def test_what_the_service_does_not_know_of_a_mode_is_told(open_page, stub):
 
 def test_early_exit_is_a_word_of_the_mode(open_page, stub):
     page = open_page()
-    settles(lambda: len(stub.asked) == 2)
+    settles(lambda: len(stub.queries) == 2)
     early, field = page.get_by_label("Early exit"), page.locator("#mode")
     assert not early.is_checked()
     early.check()
@@ -558,7 +558,7 @@ def test_auto_leaves_the_choice_to_the_service(open_page, stub):
     says(page, "#message", f"Mode {FAST}:")
     page.get_by_label("Auto").check()
     says(page, "#point", "auto: balanced")
-    assert stub.asked[-1] == {"mode": "auto", "output": "all"}
+    assert stub.queries[-1] == {"mode": "auto", "output": "all"}
     assert page.locator("#dial").input_value() == "2"
     page.locator("#dial").focus()
     page.keyboard.press("ArrowLeft")
@@ -568,16 +568,16 @@ def test_auto_leaves_the_choice_to_the_service(open_page, stub):
 
 def test_a_refusal_is_told_in_words(open_page, stub):
     page = open_page()
-    settles(lambda: len(stub.asked) == 2)
+    settles(lambda: len(stub.queries) == 2)
     page.locator("#dial").focus()
-    for status, said, shown in (
+    for status, text, shown in (
         (400, "cannot pause after block 12", "Cannot pause after block 12."),
         (413, "at most 20 MB", "This image is too large for the service. At most 20 MB."),
         (415, "", "The service cannot read this image."),
         (503, "", "The service is not ready"),
         (500, "", "The service answered 500."),
     ):
-        stub.refusals.append((status, (), {"error": said}))
+        stub.refusals.append((status, (), {"error": text}))
         page.keyboard.press("End")
         says(page, "#trouble", shown)
         assert page.get_by_role("button", name="Try again").is_visible() == (status == 503)
@@ -589,7 +589,7 @@ def test_a_refusal_is_told_in_words(open_page, stub):
 
 def test_a_full_service_is_asked_again_when_it_says(open_page, stub):
     page = open_page()
-    settles(lambda: len(stub.asked) == 2)
+    settles(lambda: len(stub.queries) == 2)
     stub.refusals.append((429, [("Retry-After", "1")], {"error": "the queue is full"}))
     page.locator("#dial").focus()
     page.keyboard.press("End")
@@ -599,8 +599,8 @@ def test_a_full_service_is_asked_again_when_it_says(open_page, stub):
     assert stub.modes()[2:] == [FAST] * 2
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["told to", "by itself"])
-def test_a_server_that_is_gone_is_told_and_found_again(open_page, told):
+@pytest.mark.parametrize("by_hand", [True, False], ids=["by hand", "by itself"])
+def test_a_server_that_is_gone_is_reported_and_found_again(open_page, by_hand):
     page = open_page()
     gone = ["**/v1/segment*", "**/v1/status*"]
     for address in gone:
@@ -609,7 +609,7 @@ def test_a_server_that_is_gone_is_told_and_found_again(open_page, told):
     page.keyboard.press("End")
     says(page, "#trouble", "The server does not answer. Is paumer serve still running?")
     page.unroute(gone[0])
-    if told:
+    if by_hand:
         page.get_by_role("button", name="Try again").click()
     else:
         page.unroute(gone[1])
@@ -709,7 +709,7 @@ def test_downloads_are_of_what_is_shown(open_page, stub):
         assert download.value.suggested_filename == f"morning_{output}.png"
         saved = Path(download.value.path()).read_bytes()
         assert saved == png(paint(labels_of(96, 72, "3:0.4"), CAMVID))
-        assert {"mode": "3:0.4", "output": output} in stub.asked
+        assert {"mode": "3:0.4", "output": output} in stub.queries
 
 
 def test_a_phone_shows_all_of_it_without_scrolling_sideways(open_page):
@@ -740,14 +740,14 @@ def luminance(colour):
 def test_text_is_readable_in_light_and_dark(open_page, scheme):
     page = open_page(color_scheme=scheme, reduced_motion="reduce")
 
-    def colour(place, what):
-        return luminance(page.locator(place).first.evaluate(f"e => getComputedStyle(e).{what}"))
+    def colour(selector, what):
+        return luminance(page.locator(selector).first.evaluate(f"e => getComputedStyle(e).{what}"))
 
     paper = colour("html", "backgroundColor")
     assert (paper > 0.5) == (scheme == "light")
-    for place in ("h1", ".quiet", "#trouble", ".share", ".value"):
-        light, dark = sorted((paper, colour(place, "color")), reverse=True)
-        assert (light + 0.05) / (dark + 0.05) >= 4.5, place
+    for selector in ("h1", ".quiet", "#trouble", ".share", ".value"):
+        light, dark = sorted((paper, colour(selector, "color")), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, selector
     page.locator("#view").evaluate("e => e.setAttribute('aria-busy', 'true')")
     assert (
         page.locator("#view").evaluate("e => getComputedStyle(e, '::after').animationName")

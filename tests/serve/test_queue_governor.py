@@ -1,18 +1,16 @@
 """The governor of a service, in simulations with a clock of their own."""
 
-import inspect
 import random
 from collections import deque
 
 import pytest
 
-from paumer.serve.batcher import Batcher
+from paumer.serve.batcher import HEADROOM
 from paumer.serve.governor import QueueGovernor
 
 S0 = 0.06
 LADDER = tuple(S0 / speed for speed in (1, 1.17, 1.4, 1.7, 1.85))
 TARGET = 8 * S0
-HEADROOM = inspect.signature(Batcher).parameters["headroom"].default
 
 
 def simulate(rate, until, seed, ladder=LADDER, wavers=0.0):
@@ -25,7 +23,7 @@ def simulate(rate, until, seed, ladder=LADDER, wavers=0.0):
     governor = QueueGovernor(len(ladder), TARGET)
     queue, latencies, changes = deque(), [], []
     refused = 0
-    running = None  # When it arrived, began and will end, and its place.
+    running = None  # When it arrived, began and will end, and its rung.
     tick, now = 1.0, 0.0
 
     def next_after(time):
@@ -42,11 +40,11 @@ def simulate(rate, until, seed, ladder=LADDER, wavers=0.0):
         return [rest + len(queue) * seconds for seconds in ladder]
 
     def choose():
-        before = governor.place
-        place = governor.choose(now, backlog())
-        if place != before:
-            changes.append((now, place))
-        return place
+        before = governor.rung
+        rung = governor.choose(now, backlog())
+        if rung != before:
+            changes.append((now, rung))
+        return rung
 
     while now < until:
         now = min(coming, tick, running[2] if running else coming)
@@ -61,16 +59,16 @@ def simulate(rate, until, seed, ladder=LADDER, wavers=0.0):
             tick += 1
             choose()
         else:
-            arrived, began, _, place = running
+            arrived, began, _, rung = running
             latencies.append(now - arrived)
-            governor.note(ladder[place], now - began)
+            governor.note(ladder[rung], now - began)
             running = None
         if queue and not running:
-            place = choose()
+            rung = choose()
             if now >= paced_until:
                 pace, paced_until = world.lognormvariate(0, wavers), now + world.uniform(1, 4)
-            seconds = ladder[place] * pace * rng.uniform(0.95, 1.05)
-            running = (queue.popleft(), now, now + seconds, place)
+            seconds = ladder[rung] * pace * rng.uniform(0.95, 1.05)
+            running = (queue.popleft(), now, now + seconds, rung)
     return sorted(latencies), refused, changes
 
 
@@ -100,12 +98,12 @@ def test_steady_load_does_not_flap(load, wavers):
 
 
 @pytest.mark.parametrize(("high", "least"), [(2.0, 7), (3.0, 8)])
-def test_it_hurries_when_load_rises_and_goes_back_when_it_falls(high, least):
+def test_it_hurries_when_load_rises_and_returns_when_it_falls(high, least):
     hurried, returned = [], []
     for seed in range(8):
         _, _, changes = simulate(lambda t: high if 10 < t < 20 else 0.3, 31.0, seed)
-        hurried.append(next(now for now, place in changes if place > 0) - 10)
-        returned.append(next(now for now, place in changes if now > 20 and place == 0) - 20)
+        hurried.append(next(now for now, rung in changes if rung > 0) - 10)
+        returned.append(next(now for now, rung in changes if now > 20 and rung == 0) - 20)
     assert min(hurried) > 0
     # Chance decides how fast a queue grows.
     assert sum(seconds <= 15 * S0 for seconds in hurried) >= least, hurried
@@ -121,7 +119,7 @@ def test_a_slower_machine_is_learned_and_a_stall_is_not():
     assert governor.factor == pytest.approx(2, rel=0.01)
 
 
-def test_it_goes_back_without_any_request():
+def test_it_returns_without_any_request():
     governor = QueueGovernor(3, 1.0)
     assert governor.choose(0.0, (2.0, 1.0, 0.6)) == 2
     assert governor.choose(3.0, (0.0, 0.0, 0.0)) == 2

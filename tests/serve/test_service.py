@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paumer import Measurement, Mode, Predictor
-from paumer.serve.service import Asked, Service, known_points, ladder_points, stoppable
+from paumer.serve.service import Parameters, Service, known_points, ladder_points, stoppable
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_point_that_is_spelled_out_keeps_its_name(predictor):
         "2:0.5 by=neighbours exit": None,
         "none by=neighbours exit": "unpaused",
     }.items():
-        assert service.point_name(service.mode(Asked(mode=text))) == name
+        assert service.point_name(service.read({"mode": text}).mode) == name
 
 
 def test_a_model_without_points_has_some_of_the_paper(predictor):
@@ -72,53 +72,88 @@ def test_a_model_without_points_has_some_of_the_paper(predictor):
     assert points["small"].speed_up > 2
 
 
-def test_what_can_be_asked_for(service):
-    assert service.mode(Asked()) is None
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("2:0.5 by=random", "by=random is for evaluate and sweep alone"),
+        ("2:0.5 by=oracle", "by=oracle is for evaluate and sweep alone"),
+        ("9:0.5", "cannot pause after block 9: this backbone has 6 blocks"),
+        ("6:0.5", "pausing after block 6, the last one, spares nothing"),
+        ("2:0.5 protect=nobody", "nobody"),
+    ],
+)
+@pytest.mark.parametrize("others", [{}, {"good": Measurement(mode=Mode.parse("2:0.4"))}])
+def test_a_point_that_cannot_run_is_left_out(predictor, caplog, text, reason, others):
+    points = {"bad": Measurement(mode=Mode.parse(text), speed_up=2.0, miou=0.5), **others}
+    service = Service(Predictor(predictor.network, points), "small")
+    service.start()
+    service.stop()
+    assert "unpaused" in service.names
+    assert "bad" not in service.known
+    assert ("good" in service.names) == bool(others)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert 'operating point "bad" is left out' in record.getMessage()
+    assert reason in record.getMessage()
+
+
+def test_parameters_are_read_once_and_for_all(service):
+    usual = service.read({})
+    assert (usual.mode, usual.limit, usual.output) == (None, 2, "mask")
     for text in ("2:0.3", "2:0.3 exit", "2:0.3 by=neighbours protect=thing%201 size=48"):
-        assert str(service.mode(Asked(mode=text))) == text
-    assert str(service.mode(Asked(mode="none size=48"))) == "none size=48"
-    assert str(service.mode(Asked(mode="quick"))) == "2:0.6 exit"
-    assert service.limit("middle") == 1
-    for asked, words in {
-        Asked(mode="slow"): 'mode "slow" is not one such as .* whole, beaten, middle, quick',
-        Asked(mode="auto exit"): 'mode "auto exit" is not one such as',
-        Asked(mode="quick exit"): 'mode "quick exit" is not one such as',
-        Asked(mode="2:1.5"): "share 1.5",
-        Asked(mode="2:0.5 quickly"): 'cannot read "quickly"',
-        Asked(mode="2:0.5 by=luck"): 'no criterion "luck"',
-        Asked(mode="2:0.5 by=margin"): 'criterion "margin" was removed in 0.2',
-        Asked(mode="2:0.5 by=random"): "by=random is for evaluate and sweep alone",
-        Asked(mode="2:0.5 by=oracle"): "by=oracle is for evaluate and sweep alone",
-        Asked(mode="2:0.5 protect=nobody"): "nobody",
-        Asked(mode="99:0.5"): "cannot pause after block 99",
-        Asked(floor="nowhere"): 'no operating point "nowhere" to stop at',
-        Asked(mode="none", floor="quick"): 'floor goes with mode "auto"',
-        Asked(mode="quick", floor="quick"): 'floor goes with mode "auto"',
-    }.items():
+        assert str(service.read({"mode": text}).mode) == text
+    assert str(service.read({"mode": "none size=48"}).mode) == "none size=48"
+    assert str(service.read({"mode": "quick"}).mode) == "2:0.6 exit"
+    assert service.read({"floor": "middle", "output": "rle"}) == Parameters(None, 1, "rle")
+    for values, words in (
+        ({"mode": "slow"}, 'mode "slow" is not one such as .* whole, beaten, middle, quick'),
+        ({"mode": "auto exit"}, 'mode "auto exit" is not one such as'),
+        ({"mode": "quick exit"}, 'mode "quick exit" is not one such as'),
+        ({"mode": "2:1.5"}, "1.5"),
+        ({"mode": "2:0.5 quickly"}, 'cannot read "quickly"'),
+        ({"mode": "2:0.5 by=luck"}, 'no criterion "luck"'),
+        ({"mode": "2:0.5 by=margin"}, 'criterion "margin" was removed in 0.2'),
+        ({"mode": "2:0.5 by=random"}, "by=random is for evaluate and sweep alone"),
+        ({"mode": "2:0.5 by=oracle"}, "by=oracle is for evaluate and sweep alone"),
+        ({"mode": "2:0.5 protect=nobody"}, "nobody"),
+        ({"mode": "99:0.5"}, "cannot pause after block 99"),
+        ({"floor": "nowhere"}, 'no operating point "nowhere" to stop at'),
+        ({"floor": ""}, 'no operating point "" to stop at'),
+        ({"mode": "none", "floor": "quick"}, 'floor goes with mode "auto"'),
+        ({"mode": "quick", "floor": "quick"}, 'floor goes with mode "auto"'),
+        ({"output": "video"}, 'output "video" is not known: choose from mask, overlay, rle, all'),
+        ({"pause": "2:0.5"}, 'no option "pause" .a mode says it all'),
+        ({"url": "x"}, 'no option "url": choose from mode, floor, output'),
+    ):
         with pytest.raises(ValueError, match=words):
-            service.check(asked)
+            service.read(values)
 
 
 def test_an_image_gets_the_labels_that_it_gets_alone(service, predictor):
-    done = service.submit(image(), Asked()).result(30)
+    done = service.submit(image(), service.read({})).result(30)
     assert np.array_equal(done.result.labels, predictor.predict(image()).labels)
     assert service.point_name(done.result.mode) == "whole"
-    done = service.submit(image(), Asked(mode="3:0.3")).result(30)
+    done = service.submit(image(), service.read({"mode": "3:0.3"})).result(30)
     assert np.array_equal(done.result.labels, predictor.predict(image(), "3:0.3").labels)
     assert service.point_name(done.result.mode) is None
     assert 0 < service.work_ratio(done.result) < 1
 
 
 def test_the_work_of_a_threshold_is_what_paused(service, predictor):
-    done = service.submit(image(), Asked(mode="2:<9")).result(30)
+    done = service.submit(image(), service.read({"mode": "2:<9"})).result(30)
     assert service.work_ratio(done.result) < 0.95
-    assert service.submit(image(), Asked(mode="2:<-1")).result(30).result.paused_after.max() == 0
+    assert (
+        service.submit(image(), service.read({"mode": "2:<-1"}))
+        .result(30)
+        .result.paused_after.max()
+        == 0
+    )
 
 
 def test_the_work_of_another_size_is_compared_with_the_usual_one(service):
     works = {}
     for text in ("none size=32", "none", "none size=128", "2:0.5 size=128"):
-        done = service.submit(image(), Asked(mode=text)).result(30)
+        done = service.submit(image(), service.read({"mode": text})).result(30)
         assert done.result.labels.shape == (64, 64)
         works[text] = service.work_ratio(done.result)
     assert works["none size=32"] < works["none"] == 1
@@ -128,7 +163,7 @@ def test_the_work_of_another_size_is_compared_with_the_usual_one(service):
 def test_a_fixed_point_stays(predictor):
     service = Service(predictor, point="middle")
     service.start()
-    done = service.submit(image(), Asked()).result(30)
+    done = service.submit(image(), service.read({})).result(30)
     service.stop()
     assert str(done.result.mode) == "2:0.4"
     assert service.names == ("middle",)
@@ -152,27 +187,27 @@ def test_the_model_and_the_status_in_json(service):
     assert status["mode"] == "none"
     assert status["queue"] == 0
     assert len(status["history"]) == 1
-    assert b"paumer_queue 0.0" in service.metrics()
+    assert b"paumer_queue 0.0" in service.watch.metrics()
 
 
 def test_work_that_nobody_wants_ends_at_the_next_block(predictor):
     class EnoughError(Exception):
         pass
 
-    asked = []
+    calls = []
 
-    def ask():
-        asked.append(1)
-        if len(asked) == 11:
+    def check():
+        calls.append(1)
+        if len(calls) == 11:
             raise EnoughError
 
-    worker = stoppable(predictor, ask)
+    worker = stoppable(predictor, check)
     found = worker.predict_batch([image()], "2:0.4")[0]
-    assert len(asked) == 6 + 1 + 1  # After each block, after the pause, before the decoder.
+    assert len(calls) == 6 + 1 + 1  # After each block, after the pause, before the decoder.
     assert np.array_equal(found.labels, predictor.predict(image(), "2:0.4").labels)
     with pytest.raises(EnoughError):
         worker.predict_batch([image()], "2:0.4")
-    assert len(asked) == 11
+    assert len(calls) == 11
 
 
 def test_an_image_whose_client_is_gone_is_not_finished(service, predictor):
@@ -187,10 +222,10 @@ def test_an_image_whose_client_is_gone_is_not_finished(service, predictor):
     service.batcher.check_wanted = slowly
     batches = []
     service.batcher.on_batch = lambda size, seconds: batches.append(size)
-    gone = service.submit(image(), Asked())
+    gone = service.submit(image(), service.read({}))
     assert entered.wait(10)
     assert gone.cancel()
     proceed.set()
-    done = service.submit(image(1), Asked()).result(30)
+    done = service.submit(image(1), service.read({})).result(30)
     assert np.array_equal(done.result.labels, predictor.predict(image(1)).labels)
     assert batches == [1, 1]

@@ -22,14 +22,18 @@ def test_a_history_second_by_second():
     assert watch.rate() == 0
 
 
-def test_metrics_in_words():
+def test_metrics_by_name():
     watch = Watch(["accurate"])
     watch.answered("accurate", 0.02)
     watch.answered(None, 0.02)
     watch.batch(3, 0.04)
     watch.refuse("busy")
     watch.in_flight = 2
-    text = watch.text(place=1, changes=4, queue=5, filled=0.5).decode()
+    assert "paumer_queue 0.0" in watch.metrics().decode().splitlines()
+    watch.follow(
+        point=lambda: 1, point_changes=lambda: 4, queue=lambda: 5, queue_filled=lambda: 0.5
+    )
+    text = watch.metrics().decode()
     for line in (
         'paumer_answered_total{point="accurate"} 1.0',
         'paumer_answered_total{point="other"} 1.0',

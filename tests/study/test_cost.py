@@ -1,7 +1,7 @@
 import copy
 import json
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -137,7 +137,7 @@ def test_measuring_fills_the_table(model, batch):
     for steps in (found.block, found.decoder, *found.pausing.values(), found.assembling):
         assert all(seconds > 0 for _, seconds in steps)
     assert found.upsampling > 0
-    again = CostTable.from_json(json.loads(json.dumps(found.to_json())))
+    again = CostTable(**json.loads(json.dumps(asdict(found))))
     assert again == found
     for words in ("", " exit", " by=neighbours", " exit by=neighbours protect=a"):
         mode = parse(f"2:0.5{words}")
@@ -193,10 +193,13 @@ def test_a_table_is_measured_once(model, tmp_path, monkeypatch):
         cached_cost(other, images, QUICK, tmp_path)
     with pytest.raises(pytest.fail.Exception):  # Another batch is another table.
         cached_cost(model, images.repeat(2, 1, 1, 1), QUICK, tmp_path)
-    values = first.to_json()
+    values = asdict(first)
     lacking = {name: steps for name, steps in first.pausing.items() if name != "neighbours"}
     for text in (
         '{"block": 3',
+        json.dumps({**values, "block": 3}),
+        json.dumps({**values, "luck": 3}),
+        "[]",
         json.dumps({**values, "pausing": first.pausing["entropy"]}),  # As 0.1 had it.
         json.dumps({**values, "pausing": lacking}),
     ):

@@ -17,7 +17,7 @@ from paumer.study.paper_figures import (
     draw_tradeoff,
     draw_two_pauses,
 )
-from paumer.study.uncertainty import BINS, EntropyCounts
+from paumer.study.uncertainty import BINS, bin_edges
 
 
 def imagined(pauses, bias=0.0):
@@ -32,8 +32,7 @@ def imagined(pauses, bias=0.0):
 
 
 def entropies():
-    counts = np.random.default_rng(0).integers(0, 50, (12, 4, 2, BINS))
-    return EntropyCounts(counts)
+    return np.random.default_rng(0).integers(0, 50, (12, 4, 2, BINS))
 
 
 def paths_in(path):
@@ -107,7 +106,7 @@ def drawn(monkeypatch):
     """The figures that were drawn, as they are before they are saved."""
     caught = []
     monkeypatch.setattr(
-        "paumer.study.paper_figures.save_figure", lambda figure, *paths: caught.append(figure)
+        "matplotlib.figure.Figure.savefig", lambda figure, *_, **__: caught.append(figure)
     )
     return caught
 
@@ -123,15 +122,16 @@ def test_lines_hold_the_measurements(drawn, tmp_path):
 
 
 def test_violins_are_as_wide_as_the_counts(drawn, tmp_path):
-    counts = EntropyCounts.empty(12, 4)
-    counts.counts[:, 0, 1, 3] = 10
-    counts.counts[:, 0, 1, 40] = 5
+    counts = np.zeros((12, 4, 2, BINS), np.int64)
+    counts[:, 0, 1, 3] = 10
+    counts[:, 0, 1, 40] = 5
     draw_entropies(counts, tmp_path / "x")
     (axes,) = drawn[0].axes
     right = axes.collections[0].get_paths()[0].vertices
-    middle = (counts.edges[3] + counts.edges[4]) / 2
+    edges = bin_edges(4)
+    middle = (edges[3] + edges[4]) / 2
     widths = [abs(x) for x, y in right if abs(y - middle) < 1e-9]
-    half = (counts.edges[40] + counts.edges[41]) / 2
+    half = (edges[40] + edges[41]) / 2
     assert max(widths) == pytest.approx(0.42)
     assert max(abs(x) for x, y in right if abs(y - half) < 1e-9) == pytest.approx(0.21)
 

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from paumer.study.accuracy import Confusion
-from paumer.study.sizes import SizeCounts, region_sizes
+from paumer.study.accuracy import Tally
+from paumer.study.sizes import count_sizes, iou_by_size, region_sizes
 
 labels = hnp.arrays(np.uint8, (8, 9), elements=st.integers(0, 2))
 truths = hnp.arrays(np.uint8, (8, 9), elements=st.sampled_from([0, 1, 2, 255]))
@@ -44,11 +44,13 @@ def test_regions_are_small_medium_or_large():
 
 @given(labels, truths)
 def test_sizes_add_up_to_the_whole(found, truth):
-    sizes, whole = SizeCounts.of(found, truth, 3), Confusion.of(found, truth, 3)
-    right, wrong, missed = sizes.counts.sum(0)
-    assert np.array_equal(right, np.diag(whole.counts))
-    assert np.array_equal(right + wrong, whole.counts.sum(0))
-    assert np.array_equal(right + missed, whole.counts.sum(1))
+    whole = Tally.of(0, found, truth, 3, by_size=True)
+    right, wrong, missed = whole.sizes.sum(0)
+    assert np.array_equal(right, np.diag(whole.confusion))
+    assert np.array_equal(right + wrong, whole.confusion.sum(0))
+    assert np.array_equal(right + missed, whole.confusion.sum(1))
+    assert np.array_equal((whole + whole).sizes, 2 * whole.sizes)
+    assert (whole + Tally.of(1, found, truth, 3)).sizes is None
 
 
 def test_iou_of_each_size():
@@ -58,10 +60,11 @@ def test_iou_of_each_size():
     found = truth.copy()
     found[0, :8] = 0  # The small one is lost.
     found[50:70, 50:60] = 0  # Half the large one too.
-    counts = SizeCounts.of(found, truth, 2)
-    assert counts.iou[0, 1] == 0
-    assert counts.iou[2, 1] == 0.5
-    assert np.isnan(counts.iou[1]).all()
-    doubled = counts + counts
-    assert np.array_equal(doubled.iou, counts.iou, equal_nan=True)
-    assert counts.miou[2] == counts.iou[2].mean()
+    iou = iou_by_size(count_sizes(found, truth, 2))
+    assert iou[0, 1] == 0
+    assert iou[2, 1] == 0.5
+    assert np.isnan(iou[1]).all()
+    values = Tally.of(0, found, truth, 2, by_size=True).to_json("ab")
+    assert values["miou_by_size"] == {"small": 0, "medium": None, "large": iou[2].mean()}
+    assert values["iou_by_size"]["large"] == {"a": iou[2, 0], "b": 0.5}
+    assert values["iou_by_size"]["medium"] == {"a": None, "b": None}

@@ -1,5 +1,7 @@
 import time
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +10,7 @@ import torch
 
 from paumer import Mode, Predictor, build_model
 from paumer.inference.engines import TorchEngine
+from paumer.study import speed
 from paumer.study.speed import (
     SpeedSettings,
     best_batch,
@@ -104,15 +107,16 @@ def test_the_cost_of_a_threshold_is_left_open(model):
 
 @pytest.fixture
 def slow_pixels(model, monkeypatch):
-    """A network whose time is that of the pixels it sees; the sizes it saw."""
-    seen = []
+    """A network whose time, on a clock of its own, is that of the pixels it sees; their sizes."""
+    seen, clock = [], [0.0]
 
     def slow(images, mode, **options):
         seen.append(tuple(images.shape[2:]))
-        time.sleep(images.shape[2] * images.shape[3] * 3e-6)
+        clock[0] += images.shape[2] * images.shape[3] * 3e-6
         return SimpleNamespace(logits=images)
 
     monkeypatch.setattr(model, "forward", slow)
+    monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     return seen
 
 
@@ -132,8 +136,10 @@ def test_modes_are_timed_for_whole_images(model, slow_pixels, window):
         assert set(slow_pixels) == {(128, 128), (64, 64), (192, 192)}
     work = [1, 1, 0.25, 2.25]
     for item, part in zip(found, work, strict=True):
-        assert item.images_per_second == pytest.approx(1000 / item.latency_ms, rel=0.5)
-        assert item.speed_up == pytest.approx(1 / part, rel=0.2)
+        assert item.latency_ms == pytest.approx(part * 128 * 128 * 3e-3)
+        assert item.latency_ms_p95 == pytest.approx(item.latency_ms)
+        assert item.images_per_second == pytest.approx(1000 / item.latency_ms)
+        assert item.speed_up == pytest.approx(1 / part)
         ratio = item.images_per_second / found[0].images_per_second
         assert item.speed_up == pytest.approx(ratio)
         macs = predictor.macs((128, 128), item.mode)
@@ -141,21 +147,56 @@ def test_modes_are_timed_for_whole_images(model, slow_pixels, window):
         assert item.mac_ratio == pytest.approx(predictor.macs((128, 128)) / macs)
 
 
-def test_searching_the_batch_stops_at_the_limit(model):
-    assert best_batch(model, torch.rand(1, 3, 32, 32), SpeedSettings(), limit=2) in (1, 2)
+def throughputs(model, monkeypatch, speeds):
+    """A machine of such throughputs by batch size, out of memory beyond; the sizes it ran."""
+    sizes = []
 
-
-def test_running_out_of_memory_ends_the_search(model, monkeypatch):
-    def forward(images, **_):
-        if len(images) > 2:
+    def forward(images, full_size):
+        if len(images) not in speeds:
             raise RuntimeError("not enough memory: you tried to allocate")
+        sizes.append(len(images))
+
+    def timed(runs, *_):
+        runs[0]()
+        return np.array([[sizes[-1] / speeds[sizes[-1]]]])
 
     monkeypatch.setattr(model, "forward", forward)
-    assert best_batch(model, torch.rand(1, 3, 8, 8), SpeedSettings()) <= 2
+    monkeypatch.setattr(speed, "time_interleaved", timed)
+    return sizes
 
 
-def test_pausing_takes_time(model):
-    assert pausing_seconds(model, torch.rand(1, 3, 64, 64), Mode.parse("2:0.5")) > 0
+@pytest.mark.parametrize(
+    ("speeds", "limit", "best", "tried"),
+    [
+        ({1: 1, 2: 2, 4: 3, 8: 4}, 4, 4, [1, 2, 4]),  # To the limit.
+        ({1: 1, 2: 2, 4: 3, 8: 4}, 7, 4, [1, 2, 4]),
+        ({1: 1, 2: 2}, 256, 2, [1, 2]),  # To the end of memory.
+        ({1: 1, 2: 2, 4: 1.8, 8: 9}, 256, 2, [1, 2, 4]),  # Until it clearly loses.
+        ({1: 1, 2: 2, 4: 1.96, 8: 2.1, 16: 1}, 256, 8, [1, 2, 4, 8, 16]),  # Not at a small loss,
+        ({1: 2, 2: 1.96, 4: 1.96, 8: 9}, 256, 1, [1, 2, 4]),  # but soon where nothing is gained.
+    ],
+)
+def test_the_batch_of_best_throughput_is_found(model, monkeypatch, speeds, limit, best, tried):
+    sizes = throughputs(model, monkeypatch, speeds)
+    assert best_batch(model, torch.rand(1, 3, 8, 8), SpeedSettings(), limit) == best
+    assert sizes == tried
+
+
+def test_other_errors_do_not_end_the_search_of_the_batch(model, monkeypatch):
+    def forward(images, **_):
+        raise RuntimeError("sizes do not fit")
+
+    monkeypatch.setattr(model, "forward", forward)
+    with pytest.raises(RuntimeError, match="do not fit"):
+        best_batch(model, torch.rand(1, 3, 8, 8), SpeedSettings())
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("none", 1), ("2:0.5", 2), ("2:0.5,4:0.5 exit", 3)])
+def test_each_pause_and_assembling_take_time(model, monkeypatch, text, seconds):
+    """On a clock that moves on by a second whenever it is read."""
+    clock = SimpleNamespace(perf_counter=partial(next, count()))
+    monkeypatch.setattr(speed, "time", clock)
+    assert pausing_seconds(model, torch.rand(1, 3, 64, 64), Mode.parse(text)) == seconds
 
 
 def test_pausing_is_timed_apart_from_blocks(model, monkeypatch):

@@ -2,19 +2,19 @@ import os
 import random
 import signal
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from paumer import Inference, Measurement, Mode
 from paumer.data.datasets import open_dataset
+from paumer.study import sweep
 from paumer.study.accuracy import evaluate
-from paumer.study.grids import one
-from paumer.study.sweep import Sweep, describe, load_tallies, save_tallies, search
-from paumer.study.tradeoff import Budget, choose
+from paumer.study.cost import predict_speed
+from paumer.study.speed import SpeedSettings
+from paumer.study.sweep import Sweep, describe, load_tallies, save_tallies, with_speeds
 
 PAIRS = Inference(batch=2)
 
@@ -64,14 +64,28 @@ def test_what_was_counted_is_not_counted_again(predictor, images, tmp_path):
 
 
 def test_processes_share_a_folder(predictor, images, tmp_path):
-    sweep = Sweep(predictor, images(7), MODES, tmp_path / "shared", PAIRS)
-    assert sweep.run((1, 2)) is None
+    shared = Sweep(predictor, images(7), MODES, tmp_path / "shared", PAIRS)
+    assert shared.run((1, 2)) is None
     assert len(list((tmp_path / "shared/counts").glob("*.npz"))) == 2
-    tallies = sweep.run((0, 2))
+    tallies = shared.run((0, 2))
     alone = Sweep(predictor, images(7), MODES, tmp_path / "alone", PAIRS).run()
     for one_tally, other in zip(tallies, alone, strict=True):
         assert np.array_equal(one_tally.images, other.images)
         assert np.array_equal(one_tally.indices, other.indices)
+
+
+def test_a_sweep_says_how_far_it_is(predictor, images, tmp_path):
+    sweep_of = Sweep(predictor, images(6), MODES[:1], tmp_path, PAIRS, indices=[5, 0, 3, 1, 2])
+    steps = []
+    (tally,) = sweep_of.run(progress=lambda *step: steps.append(step))
+    assert steps == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    (tmp_path / "counts/batch-00001.npz").unlink()
+    (again,) = sweep_of.run(progress=lambda *step: steps.append(step))
+    assert steps[4:] == [(2, 3), (3, 3)]
+    (whole,) = evaluate(predictor, images(6), MODES[:1], Inference(batch=1))
+    for each in (tally, again):  # In the order of the data set, whatever that of the indices.
+        assert each.indices.tolist() == [0, 1, 2, 3, 5]
+        assert np.array_equal(each.images, whole.images[[0, 1, 2, 3, 5]])
 
 
 def test_another_sweep_is_not_mixed_in(predictor, images, tmp_path):
@@ -157,59 +171,6 @@ def test_describing_says_cost_and_accuracy(predictor, images, tmp_path):
     assert found[1].data == "images val"
 
 
-def imagined(modes):
-    """Each pause makes it faster and worse, early ones more so, and a third one much worse."""
-    found = []
-    for mode in modes:
-        stages = mode.pause.stages
-        work = sum(share * (12 - block) for block, share in stages)
-        loss = sum(share * (12 - block) ** 2 for block, share in stages) / 5000
-        loss += 0.2 * (len(stages) > 2)
-        found.append(
-            Measurement(
-                mode=mode, images_per_second=1 + work / 6, speed_up=1 + work / 6, miou=0.7 - loss
-            )
-        )
-    return found
-
-
-def exiting(pause):
-    """The mode of a search in which patches exit early."""
-    return Mode(pause=pause, early_exit=True, criterion="neighbours")
-
-
-def test_the_search_adds_blocks_while_it_helps():
-    budget = Budget(max_drop=1.0)
-    start = imagined([Mode()])
-    found = search(imagined, exiting, budget, 12, [0.2, 0.4, 0.6], start)
-    assert found[0] == start[0]
-    assert all(str(item.mode).endswith(" exit by=neighbours") for item in found[1:])
-    best, met = choose(found, budget)
-    assert met
-    assert len(best.mode.pause.stages) == 2
-    assert 0.7 - best.miou <= 0.01
-    single, _ = choose(imagined([Mode(pause=pause) for pause in one(12)]) + start, budget)
-    assert best.speed_up > single.speed_up * 0.9
-
-
-@given(st.integers(2, 14), st.integers(1, 4))
-def test_the_search_ends_and_measures_only_what_can_run(depth, most):
-    asked = []
-
-    def measure(modes):
-        asked.extend(modes)
-        return imagined(modes)
-
-    start = imagined([Mode()])
-    search(
-        measure, lambda pause: Mode(pause=pause), Budget(max_drop=100), depth, [0.5], start, most
-    )
-    for mode in asked:
-        mode.pause.check(depth)
-    assert max(len(mode.pause.stages) for mode in asked) <= most
-    assert len(set(asked)) == len(asked)
-
-
 def test_tallies_are_kept(predictor, images, tmp_path):
     modes = parse("none", "2:0.5", "2:0.5 exit by=neighbours")
     tallies = Sweep(predictor, images(3), modes, tmp_path / "sweep").run()
@@ -236,3 +197,37 @@ def test_tallies_of_0_1_are_read_by_their_stages(predictor, images, tmp_path):
     again = load_tallies(tmp_path / "old.npz")
     assert list(again) == ["none", "2:0.5"]
     assert again["2:0.5"].miou == tallies[1].miou
+
+
+SPEEDS = parse("none", "2:0.4", "2:0.4 by=random", "2:0.4 exit by=oracle size=16", "2:<0.9")
+
+
+@pytest.mark.parametrize("speed", ["predict", "measure"])
+def test_measurements_get_speeds_where_they_are_fixed(predictor, monkeypatch, plain_table, speed):
+    """What only a study knows costs nothing, and by threshold the cost depends on the image."""
+    tables, asked = {None: plain_table(batch=3), 16: plain_table(25, batch=3)}, []
+    image = np.zeros((32, 48, 3), np.uint8)
+
+    def cost_tables(_, given, sizes, settings, batch, progress):
+        asked.append((given is image, set(sizes), settings.rounds, batch))
+        return tables
+
+    def time_modes(_, given, modes, settings, batch, progress):
+        asked.append((given is image, set(modes), settings.rounds, batch))
+        return [replace(predict_speed(tables, mode), predicted=False) for mode in modes]
+
+    monkeypatch.setattr(sweep, "cost_tables", cost_tables)
+    monkeypatch.setattr(sweep, "time_modes", time_modes)
+    measured = [Measurement(mode=mode, miou=0.5, gmacs=2.0) for mode in SPEEDS]
+    settings = SpeedSettings(rounds=4)
+    found = with_speeds(measured, predictor, image, speed, settings, 3)
+    runnable = parse("none", "2:0.4", "2:0.4", "2:0.4 exit size=16")
+    expected = {None, 16} if speed == "predict" else set(runnable)
+    assert asked == [(True, expected, 4, 3)]
+    assert [item.mode for item in found] == SPEEDS
+    assert {item.miou for item in found} == {0.5}
+    for item, mode in zip(found[:-1], runnable, strict=True):
+        own = predict_speed(tables, mode)
+        assert (item.images_per_second, item.speed_up) == (own.images_per_second, own.speed_up)
+        assert item.predicted == (speed == "predict")
+    assert found[-1] == measured[-1]

@@ -58,12 +58,16 @@ def test_the_spline_goes_through_the_points_and_not_beyond():
 
 def test_the_table_has_the_papers_columns():
     table = spline_table(POINTS)
-    assert [round(column.speed_up, 2) for column in table] == [
+    assert [round(column["speed_up"], 2) for column in table] == [
         1.2, 1.31, 1.43, 1.54, 1.66, 1.77, 1.89, 2.0,
     ]  # fmt: skip
-    assert table[0].miou == pytest.approx(0.698)
-    assert table[0].difference == pytest.approx(-0.002)
-    assert table[-1].miou == pytest.approx(0.66)
+    assert table[0]["miou"] == pytest.approx(0.698)
+    assert table[0]["difference"] == pytest.approx(-0.002)
+    assert table[-1]["miou"] == pytest.approx(0.66)
+    beyond = spline_table(POINTS, base=point("none", 1.0, 0.75), columns=2, most=3.0)
+    assert [column["images_per_second"] for column in beyond] == [12.0, 30.0]
+    assert beyond[0]["difference"] == pytest.approx(0.698 - 0.75)
+    assert (beyond[1]["miou"], beyond[1]["difference"]) == (None, None)
 
 
 def test_runs_are_averaged_by_mode():

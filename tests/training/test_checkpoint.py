@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from paumer import disk
 from paumer.disk import replace_file
@@ -82,6 +83,9 @@ def test_nothing_to_load_is_said_with_the_reason(tmp_path):
         load_checkpoint(tmp_path)
     (tmp_path / "step-00000001.safetensors").write_bytes(b"junk")
     with pytest.raises(ValueError, match=r"step-00000001\.safetensors: "):
+        load_checkpoint(tmp_path)
+    save_file({"a": torch.zeros(1)}, tmp_path / "step-00000001.safetensors")  # Of another program.
+    with pytest.raises(ValueError, match=r"step-00000001\.safetensors: 'step'"):
         load_checkpoint(tmp_path)
 
 

@@ -60,7 +60,7 @@ def test_at_random_a_patch_scores_the_same_in_any_part_of_the_batch(training, ba
     whole = training.criterion(batch, 0)(logits, indices)
     later = training.criterion(batch, 1)(logits[:1], indices[:1])
     assert torch.equal(whole[1:], later)
-    other = training.criterion(replace(batch, step=6), 0)(logits, indices)
+    other = training.criterion(batch._replace(step=6), 0)(logits, indices)
     assert not torch.equal(whole, other)
 
 

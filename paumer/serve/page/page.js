@@ -22,12 +22,12 @@ const KEPT = 8;
 const REPEATS = 3;
 
 const ABOUT = {
-  overlay: "The classes, painted over the picture. Point at a place to name it.",
+  overlay: "The classes, painted over the image. Point at a place to name it.",
   labels: "The classes alone. Point at a place to name it.",
   paused: "Tinted patches paused; the colour tells after which block.",
   entropy: "Dark where the network is sure, bright where it is not.",
   changed: "Orange where pausing changed the label.",
-  picture: "The picture as it was sent.",
+  image: "The image as it was sent.",
 };
 
 /** @param {string} id */
@@ -235,7 +235,7 @@ async function open(source, name) {
 /** @param {FileList | undefined | null} files */
 function openFirst(files) {
   const file = files && ([...files].find((one) => one.type.startsWith("image/")) ?? files[0]);
-  if (file) open(() => file, file.name || "pasted picture");
+  if (file) open(() => file, file.name || "pasted image");
 }
 
 /** Save the mask or the overlay of what is shown. @param {"mask" | "overlay"} output */

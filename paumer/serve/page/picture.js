@@ -21,7 +21,7 @@ export async function prepare(file, name) {
     // Turned as the camera's notes say, which the scaled copy no longer carries.
     bitmap = await createImageBitmap(file, { imageOrientation: "from-image" });
   } catch {
-    throw new Error(`"${name}" is no picture that this browser can read. Choose a PNG, JPEG or WebP file.`);
+    throw new Error(`"${name}" is not an image that this browser can read. Choose a PNG, JPEG or WebP file.`);
   }
   const { width, height } = bitmap;
   const shrink = Math.min(1, LONGEST / Math.max(width, height));

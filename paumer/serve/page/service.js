@@ -20,8 +20,8 @@
  */
 
 const MEANINGS = new Map([
-  [413, "This picture is too large for the service."],
-  [415, "The service cannot read this picture."],
+  [413, "This image is too large for the service."],
+  [415, "The service cannot read this image."],
   [429, "The service is at its limit and takes no more just now."],
   [502, "The proxy in front of the service found no server."],
   [503, "The service is not ready: it is starting or stopping."],

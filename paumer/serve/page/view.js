@@ -4,7 +4,7 @@
  * @typedef {import("./service.js").Answer} Answer
  * @typedef {import("./service.js").ClassOf} ClassOf
  * @typedef {import("./picture.js").Picture} Picture
- * @typedef {"overlay" | "labels" | "paused" | "entropy" | "changed" | "picture"} Layer
+ * @typedef {"overlay" | "labels" | "paused" | "entropy" | "changed" | "image"} Layer
  */
 
 const CHANGED = [213, 94, 0];
@@ -171,7 +171,7 @@ export class View {
   async painting(layer, sheet, base) {
     const picture = /** @type {Picture} */ (this.picture);
     const { spotlight } = this;
-    const plain = !sheet || layer === "picture" || layer === "changed";
+    const plain = !sheet || layer === "image" || layer === "changed";
     const image = plain ? picture.bitmap : await sheet.image(layer);
     const labels = sheet && (layer === "changed" || spotlight) ? await sheet.labels() : null;
     const others = sheet && base && layer === "changed" ? await base.labels() : null;

@@ -1,0 +1,44 @@
+"""Kill a process at random moments and start it again, for kill_sweep.py and kill_training.py."""
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+Process = subprocess.Popen[bytes]
+
+
+def start(command: str, *words: object) -> Process:
+    """A process of paumer that prints errors alone."""
+    line = [sys.executable, "-m", "paumer", command, *map(str, words)]
+    return subprocess.Popen(line, stdout=subprocess.DEVNULL)
+
+
+def kill_often(
+    begin: Callable[[], Process],
+    resume: Callable[[], Process],
+    progress: Callable[[], int],
+    kills: int,
+    rng: random.Random,
+) -> tuple[int, int, bool]:
+    """How often it was killed, how often progress went back, and whether the last one finished.
+
+    Each kill comes up to a quarter of a second after ``progress`` rose, so that most fall into or
+    beside a write.
+    """
+    process, done, lost = begin(), 0, 0
+    while done < kills:
+        before = progress()
+        while process.poll() is None and progress() <= before:
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0, 0.25))
+        if process.poll() is not None:
+            break
+        process.kill()
+        process.wait()
+        done += 1
+        lost += progress() < before
+        print(f"kill {done}: at {progress()}", flush=True)
+        process = resume()
+    return done, lost, process.wait() == 0

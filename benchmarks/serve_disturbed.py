@@ -1,0 +1,115 @@
+"""What hostile clients cost the others: the part hostile of serve_load.py."""
+
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from pathlib import Path
+
+from serve_client import Answer, Process, get, percentile, poisson, service
+from serve_compare import Verdict
+from serve_levels import Images, Outcome, Setting, send_all
+
+KINDS = ("slow", "cancelled", "bodies")
+SCRIPT = Path(__file__).with_name("serve_hostile.py")
+
+
+class Windows:
+    """Normal requests of one service, in windows without and with hostile clients."""
+
+    def __init__(
+        self, arguments: Namespace, images: Images, rate: float, url: str, file: Path
+    ) -> None:
+        self.arguments, self.images, self.rate = arguments, images, rate
+        self.url, self.file = url, file
+        self.answers: dict[bool, list[Answer]] = {False: [], True: []}
+        self.tails: dict[bool, list[float]] = {False: [], True: []}
+
+    def come(self, ratio: float, seed: int) -> subprocess.Popen[bytes]:
+        """A process of hostile clients, a part of all of them."""
+        port = self.url.rsplit(":", 1)[1]
+        counts = [f"--{kind}={round(getattr(self.arguments, kind) * ratio)}" for kind in KINDS]
+        words = [f"--seconds={self.arguments.window}", f"--seed={seed}", *counts]
+        return subprocess.Popen([sys.executable, str(SCRIPT), port, str(self.file), *words])
+
+    def window(self, seed: int) -> list[Answer]:
+        """Answers to normal requests; the same arrivals for the same seed."""
+        rng, end = random.Random(seed), self.arguments.window
+        dues = poisson(rng, lambda _: self.rate, self.rate, until=end)
+        return send_all(self.url, self.images, dues, mode="none")
+
+    def run_pair(self, number: int) -> None:
+        """One window without hostile clients, and the same with them."""
+        for disturbed in (False, True):
+            clients = self.come(1 / self.arguments.windows, number) if disturbed else None
+            answers = self.window(number)
+            if clients:
+                clients.wait()
+            self.answers[disturbed] += answers
+            self.tails[disturbed].append(percentile(seconds_of(answers), 0.95))
+            label = "with hostile" if disturbed else "without"
+            tail = 1000 * self.tails[disturbed][-1]
+            print(f"{label:12} p95 {tail:.1f} ms of {len(answers)}", flush=True)
+
+    @property
+    def rise(self) -> float:
+        """By how much the 95th percentile rises, as the median of the pairs."""
+        pairs = zip(self.tails[True], self.tails[False], strict=True)
+        return statistics.median(after / before for after, before in pairs) - 1
+
+
+def seconds_of(answers: list[Answer]) -> list[float]:
+    """What those that got a mask took."""
+    return [answer.seconds for answer in answers if answer.status == 200]
+
+
+def memory_of(process: Process) -> float:
+    """Resident megabytes."""
+    size = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())
+    assert size
+    return int(size[1]) / 1024
+
+
+def hostile(arguments: Namespace, images: Images, setting: Setting) -> Outcome:
+    """95th percentiles of normal requests in windows without and with hostile clients, by turns.
+
+    Both windows of a pair have the same arrivals, at 0.3 C0 and without pausing, so that the
+    governor cannot make up for what hostile clients cost. The rise is the median of the pairs: one
+    stall of the machine decides the tail of a whole window.
+    """
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        service(arguments.model, arguments.cores[0]) as (url, process),
+    ):
+        file = Path(folder) / "street.jpg"
+        file.write_bytes(images[0])
+        windows = Windows(arguments, images, setting.rate(0.3), url, file)
+        windows.window(-1)
+        windows.come(0.02, -1).wait()
+        before = memory_of(process)
+        for number in range(arguments.windows):
+            windows.run_pair(number)
+        time.sleep(12)
+        metrics, grown = get(url, "/metrics"), memory_of(process) - before
+    every = [answer.status for answers in windows.answers.values() for answer in answers]
+    busy, lost = every.count(429), sum(status not in (200, 429) for status in every)
+    p95 = [1000 * percentile(seconds_of(windows.answers[k]), 0.95) for k in (False, True)]
+    rise = windows.rise
+    refused = dict(re.findall(r'paumer_refused_total{reason="(\w+)"} (\S+)', metrics))
+    gauges = dict(re.findall(r"^paumer_(in_flight|queue|queue_filled) (\S+)", metrics, re.M))
+    high = {name: value for name, value in gauges.items() if float(value)}
+    text = f"all windows together {p95[0]:.1f} -> {p95[1]:.1f} ms"
+    print(f"p95 by pairs {100 * rise:+.0f}%, {text}; refused {refused}")
+    print(f"{busy} of {len(every)} normal requests were refused as busy")
+    found = {"p95_ms": p95, "rise": rise, "refused": refused, "gauges": gauges}
+    verdicts: list[Verdict] = [
+        ("hostile: p95 of normal requests rises by", "<= 25%", f"{100 * rise:.0f}%", rise <= 0.25),
+        ("hostile: normal requests without answer", "0", f"{lost}", not lost),
+        ("hostile: gauges above zero afterwards", "none", ", ".join(high) or "none", not high),
+        ("hostile: memory afterwards", "<= +50 MB", f"{grown:+.1f} MB", grown <= 50),
+    ]
+    return {**found, "memory_mb": grown, "busy": busy, "lost": lost}, verdicts
