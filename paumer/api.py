@@ -10,7 +10,7 @@ from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import Literal, ParamSpec
+from typing import TYPE_CHECKING, Literal, ParamSpec
 
 import numpy as np
 import torch
@@ -23,9 +23,8 @@ from paumer.data.datasets import open_dataset
 from paumer.data.images import SUFFIXES, read_image
 from paumer.data.samples import Dataset, spread
 from paumer.data.transforms import normalise
-from paumer.exporting import onnx, traced, verify
+from paumer.exporting import onnx, verify
 from paumer.inference.engines import make_engine
-from paumer.inference.exported import open_onnx, open_program
 from paumer.inference.points import check_point_name, read_points, write_points
 from paumer.inference.predictor import Predictor
 from paumer.inference.tiles import Inference
@@ -36,14 +35,13 @@ from paumer.model.directory import find_model
 from paumer.model.segmenter import PausingSegmenter
 from paumer.pause_config import PauseConfig
 from paumer.progress import Progress, StepProgress
-from paumer.scenes.scene import scene
-from paumer.study import accuracy, tuning
-from paumer.study import speed as timing
-from paumer.study import sweep as sweeping
-from paumer.study.grids import grid as modes_of_grid
-from paumer.study.tradeoff import Budget
 from paumer.tables import write_csv, write_jsonl
 from paumer.training.options import TrainOptions, parse_size
+
+if TYPE_CHECKING:
+    from paumer.study.accuracy import Tally
+    from paumer.study.speed import SpeedReport, SpeedSettings
+    from paumer.study.tuning import Tuned, TuneSettings
 
 ModelLike = str | Path | Predictor
 """A model: loaded, or what `load` takes."""
@@ -97,14 +95,17 @@ def evaluate(
     limit: int | None = None,
     inference: Inference | None = None,
     by_size: bool = False,
+    device: str = "auto",
     progress: Progress | None = None,
-) -> dict[Mode, accuracy.Tally]:
+) -> "dict[Mode, Tally]":
     """What a model gets right on a data set in each mode: ``.miou``, ``.iou``, ``.to_json()``.
 
     ``limit`` counts on so many images, spread over the split. Started by torchrun, every process
     counts its part and all get the sum.
     """
-    predictor, dataset = _opened(model), _opened_data(data, split)
+    from paumer.study import accuracy
+
+    predictor, dataset = _opened(model, device), _opened_data(data, split)
     modes = parse_modes(_texts(mode), predictor.modes)
     indices, rank, world = spread(len(dataset), limit), *_process()
     tallies = accuracy.evaluate(
@@ -126,7 +127,7 @@ def sweep(
     batch: int = 8,
     speed: Literal["predict", "measure", "none"] = "predict",
     speed_batch: int = 1,
-    threads: int | None = None,
+    device: str = "auto",
     progress: StepProgress = lambda *_: None,
 ) -> list[Measurement]:
     """The accuracy and speed of a whole grid of modes, also written to the folder ``out``.
@@ -134,10 +135,13 @@ def sweep(
     What modes share is computed once. A sweep that was stopped resumes. Started by torchrun, every
     process counts its part, and the first one times, writes and returns the measurements.
     """
-    out, predictor, dataset = Path(out), _opened(model), _opened_data(data, split)
-    modes = modes_of_grid(_texts(grid), predictor.network.backbone.depth, predictor.modes)
+    from paumer.study import cost, grids
+    from paumer.study import sweep as sweeping
+
+    out, predictor, dataset = Path(out), _opened(model, device), _opened_data(data, split)
+    modes = grids.grid(_texts(grid), predictor.network.backbone.depth, predictor.modes)
     image = dataset[0].image
-    size, settings = (image.shape[0], image.shape[1]), timing.SpeedSettings(threads=threads)
+    size = (image.shape[0], image.shape[1])
     if speed == "measure":  # What has no fixed cost shows before hours of counting.
         for mode in modes:
             predictor.macs(size, mode)
@@ -149,8 +153,8 @@ def sweep(
     source = f"{dataset.name} {dataset.split}"
     found = sweeping.describe(predictor, modes, tallies, size, source, how)
     if speed != "none":
-        found = sweeping.with_speeds(
-            found, predictor, image, speed, settings, speed_batch, lambda *d: progress("timing", *d)
+        found = cost.with_speeds(
+            found, predictor, image, speed, None, speed_batch, lambda *d: progress("timing", *d)
         )
     rows = [item.to_json() for item in found]
     sweeping.save_tallies(out / "sweep.npz", modes, tallies)
@@ -172,14 +176,17 @@ def tune(
     limit: int | None = 50,
     device: str = "auto",
     out: str | Path | None = None,
-    settings: tuning.TuneSettings | None = None,
+    settings: "TuneSettings | None" = None,
     progress: StepProgress = lambda *_: None,
-) -> tuning.Tuned:
+) -> "Tuned":
     """The best mode for a budget, kept as an operating point of the model.
 
     Give one of ``latency_ms``, ``speed_up`` and ``max_drop`` (points of mIoU). In ``mode`` the word
     auto stands for the stages that are searched, as in ``auto exit by=neighbours``.
     """
+    from paumer.study import tuning
+    from paumer.study.tradeoff import Budget
+
     budget = Budget(latency_ms=latency_ms, speed_up=speed_up, max_drop=max_drop)
     name = name or str(budget)
     check_point_name(name)
@@ -217,15 +224,17 @@ def bench(
     images: str | Path | None = None,
     engine: str | Sequence[str] = "torch",
     device: str = "auto",
-    settings: timing.SpeedSettings | None = None,
+    settings: "SpeedSettings | None" = None,
     progress: Progress | None = None,
-) -> timing.SpeedReport:
+) -> "SpeedReport":
     """The speed of modes in one interleaved run, on noise or on the ``images`` of a folder."""
-    settings, points = settings or timing.SpeedSettings(), {}
+    from paumer.study import speed
+
+    settings, points = settings or speed.SpeedSettings(), {}
     if isinstance(model, PausingSegmenter):
         network = model
     else:
-        predictor = _opened(model)
+        predictor = _opened(model, device)
         network, points = predictor.network, predictor.modes
     modes = parse_modes(_texts(mode), points)
     width, height = parse_size(input)
@@ -243,7 +252,7 @@ def bench(
         assert network.config
         seen = _folder_inputs(Path(images), (height, width), network.config, most)
     if batch == "auto":
-        batch = timing.best_batch(network, seen[:1].to(where), settings)
+        batch = speed.best_batch(network, seen[:1].to(where), settings)
     seen = seen.repeat(-(-batch // len(seen)), 1, 1, 1)[:batch].to(where)
     names = [engine] if isinstance(engine, str) else list(dict.fromkeys(engine))
     with TemporaryDirectory() as folder:
@@ -251,7 +260,7 @@ def bench(
             name: make_engine(name, network, settings.threads, onnx.export_onnx, Path(folder))
             for name in names
         }
-        return timing.measure_speed(network, seen, modes, settings, engines, progress)
+        return speed.measure_speed(network, seen, modes, settings, engines, progress)
 
 
 @dataclass(frozen=True)
@@ -292,39 +301,24 @@ def export(
     network, size = predictor.network, predictor.config.image_size
     if input is not None:
         size = parse_size(input)[::-1]
-    dial, is_program = dial or mode is None, format == "program"
+    dial = dial or mode is None
     chosen = predictor.mode(mode or _dial(network.backbone.depth))
     if chosen.size is not None:
         raise ValueError(f'a file takes images of one size: give --input instead of "{chosen}"')
-    if is_program and dial:
+    if format == "program" and dial:
         raise ValueError("a torch.export program holds one mode: give --mode, without --dial")
     if images is None:
+        from paumer.scenes.scene import scene
+
         scenes = [scene(seed, (max(64, size[1]), max(48, size[0])))[0] for seed in range(4)]
         seen = _network_inputs(scenes, size, predictor.config)
     else:
         seen = _folder_inputs(Path(images), size, predictor.config, most=50)
-    # The file gets its name when it is verified: what fails leaves none.
-    partial, rounded = out.with_name(f".{out.stem}.partial{out.suffix}"), format == "onnx-int8"
-    try:
-        if is_program:
-            info = traced.export_program(network, partial, size, chosen)
-            run = open_program(partial)
-        else:
-            onnx.export_onnx(network, partial, size, chosen, dial, rounded)
-            info, run = open_onnx(partial, format)
-        pauses = [chosen.pause]
-        if dial:
-            ratios = (0.0, 0.3, 0.6)
-            pauses = [PauseConfig(tuple((b, r) for b in info.blocks if r)) for r in ratios]
-        least = verify.ROUNDED_AGREEMENT if rounded else verify.AGREEMENT
-        worst = verify.verify(network, info, run, seen, pauses, least)
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
-    if not is_program:
+    modes, agreement = verify.write_verified(network, out, size, chosen, dial, format, seen)
+    if format != "program":
         script.write_text(verify.USE_SCRIPT.format(file=out.name), "utf-8")
-    modes = tuple(replace(chosen, pause=pause) for pause in pauses)
-    return Exported(out, size, modes, len(seen), worst, None if is_program else script)
+    kept = None if format == "program" else script
+    return Exported(out, size, modes, len(seen), agreement, kept)
 
 
 def _by_fields(
@@ -370,8 +364,8 @@ def _training() -> ModuleType:
     return run
 
 
-def _opened(model: ModelLike) -> Predictor:
-    return model if isinstance(model, Predictor) else load(model)
+def _opened(model: ModelLike, device: str = "auto") -> Predictor:
+    return model if isinstance(model, Predictor) else load(model, device)
 
 
 def _opened_data(data: DataLike, split: str) -> Dataset:
@@ -393,12 +387,12 @@ def _process() -> tuple[int, int]:
     return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
-def _added_up(tallies: list[accuracy.Tally], world: int) -> list[accuracy.Tally]:
+def _added_up(tallies: "list[Tally]", world: int) -> "list[Tally]":
     """The sum of what all processes counted."""
     # One process may be hours behind another.
     distributed.init_process_group("gloo", timeout=timedelta(days=7))
     try:
-        parts: list[list[accuracy.Tally]] = [[] for _ in range(world)]
+        parts: list[list[Tally]] = [[] for _ in range(world)]
         distributed.all_gather_object(parts, tallies)
     finally:
         distributed.destroy_process_group()

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from inspect import signature
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from paumer.cli.options import TilingOptions
     from paumer.inference.tiles import Inference
 
+T = TypeVar("T")
 LOG_EVERY = 60.0
 """Seconds between lines of progress where there is no terminal."""
 
@@ -52,8 +54,13 @@ def tiling(options: "TilingOptions") -> "Inference":
     """How images are cut, repeated and batched."""
     from paumer.inference.tiles import Inference
 
-    names = ("window", "stride", "scales", "flip", "batch")
-    return Inference(**{name: getattr(options, name) for name in names})
+    return call(Inference, options)
+
+
+def call(function: Callable[..., T], options: object, **more: object) -> T:
+    """What a public function gives for the options of its arguments' names, and for ``more``."""
+    names = [name for name in signature(function).parameters if hasattr(options, name)]
+    return function(**{**{name: getattr(options, name) for name in names}, **more})
 
 
 def set_threads(threads: int | None) -> None:

@@ -1,6 +1,6 @@
 """`paumer export`: one mode, or all ratios of its stages, in one verified file."""
 
-from paumer.cli.console import say
+from paumer.cli.console import call, say
 from paumer.cli.options import ExportOptions
 
 
@@ -11,15 +11,7 @@ def export(options: ExportOptions) -> None:
     """
     from paumer import api
 
-    file = api.export(
-        options.out,
-        options.model,
-        options.mode,
-        format=options.format,
-        dial=options.dial,
-        input=options.input,
-        images=options.images,
-    )
+    file = call(api.export, options)
     megabytes, (height, width) = file.path.stat().st_size / 1e6, file.size
     say(f"wrote {file.path}: {megabytes:.1f} MB, {width}x{height}, any batch")
     say(

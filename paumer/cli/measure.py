@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from paumer.cli.console import (
+    call,
     console,
     errors,
     new_table,
@@ -41,15 +42,8 @@ def evaluate(options: EvaluateOptions = EvaluateOptions()) -> None:  # noqa: B00
     dataset = open_dataset(options.data, options.split)
     predictor = api.load(options.model, options.device)
     with progress_bar("counting") as update:
-        tallies = api.evaluate(
-            predictor,
-            dataset,
-            options.mode,
-            limit=options.limit,
-            inference=tiling(options),
-            by_size=options.by_size,
-            progress=update,
-        )
+        given = {"model": predictor, "data": dataset, "inference": tiling(options)}
+        tallies = call(api.evaluate, options, progress=update, **given)
     if int(os.environ.get("RANK", 0)):  # The first process writes the results.
         return
     names, data = predictor.classes.names, f"{dataset.name} {dataset.split}"
@@ -79,19 +73,7 @@ def sweep(options: SweepOptions) -> None:
 
     set_threads(options.threads)
     with step_progress() as update:
-        found = api.sweep(
-            options.out,
-            api.load(options.model, options.device),
-            options.data,
-            options.grid,
-            split=options.split,
-            limit=options.limit,
-            batch=options.batch,
-            speed=options.speed,
-            speed_batch=options.speed_batch,
-            threads=options.threads,
-            progress=update,
-        )
+        found = call(api.sweep, options, progress=update)
     if found:
         print_measurements(found)
         _say_written(options.out / "sweep.jsonl", options.out / "sweep.csv")
@@ -108,24 +90,10 @@ def tune(options: TuneOptions) -> None:
         procedure=options.procedure,
         most=options.most,
         timed_batch=options.batch,
-        speed=SpeedSettings(threads=options.threads, rounds=options.rounds),
+        speed=call(SpeedSettings, options),
     )
     with step_progress() as update:
-        tuned = api.tune(
-            options.model,
-            options.data,
-            options.mode,
-            latency_ms=options.latency_ms,
-            speed_up=options.speed_up,
-            max_drop=options.max_drop,
-            name=options.name,
-            split=options.split,
-            limit=options.limit,
-            device=options.device,
-            out=options.out,
-            settings=settings,
-            progress=update,
-        )
+        tuned = call(api.tune, options, settings=settings, progress=update)
     print_measurements(list(tuned.points.values()), names=list(tuned.points))
     say(f"wrote {len(tuned.points)} operating points to {options.model}")
     if not tuned.met:
@@ -139,25 +107,10 @@ def bench(options: BenchOptions = BenchOptions()) -> None:  # noqa: B008
     from paumer import api
     from paumer.study.speed import SpeedSettings
 
-    settings = SpeedSettings(
-        rounds=options.rounds,
-        warmup=options.warmup,
-        threads=options.threads,
-        precision=options.precision,
-        full_size=options.upsample,
-    )
+    settings = call(SpeedSettings, options, full_size=options.upsample)
     with progress_bar("timing") as update:
-        report = api.bench(
-            options.model or _fresh_model(options),
-            options.mode,
-            input=options.input,
-            batch=options.batch,
-            images=options.images,
-            engine=options.engine,
-            device=options.device,
-            settings=settings,
-            progress=update,
-        )
+        model = options.model or _fresh_model(options)
+        report = call(api.bench, options, model=model, settings=settings, progress=update)
     _print_speed(report)
     if options.json:
         write_json(options.json, report.to_json())

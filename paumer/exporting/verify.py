@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from paumer.inference.exported import ExportInfo, Runner
+from paumer.exporting.onnx import export_onnx
+from paumer.exporting.traced import export_program
+from paumer.inference.exported import ExportInfo, Runner, open_onnx, open_program
+from paumer.mode import Mode
 from paumer.model.segmenter import PausingSegmenter
 from paumer.pause_config import PauseConfig
 
@@ -44,6 +48,40 @@ def verify(
                 f"{worst:.2%} of the patches have the same class"
             )
     return worst
+
+
+def write_verified(
+    network: PausingSegmenter,
+    out: Path,
+    size: tuple[int, int],
+    mode: Mode,
+    dial: bool,
+    kind: str,
+    images: Float[Tensor, "b 3 h w"],
+) -> tuple[tuple[Mode, ...], float]:
+    """Write the file ``out``, which gets its name when it is verified: what fails leaves none.
+
+    ``kind`` is onnx, onnx-int8, openvino or program. Returns the modes that it was verified in and
+    the least agreement with the network.
+    """
+    partial, rounded = out.with_name(f".{out.stem}.partial{out.suffix}"), kind == "onnx-int8"
+    try:
+        if kind == "program":
+            info = export_program(network, partial, size, mode)
+            run = open_program(partial)
+        else:
+            export_onnx(network, partial, size, mode, dial, rounded)
+            info, run = open_onnx(partial, kind)
+        pauses = [mode.pause]
+        if dial:
+            ratios = (0.0, 0.3, 0.6)
+            pauses = [PauseConfig(tuple((b, r) for b in info.blocks if r)) for r in ratios]
+        least = ROUNDED_AGREEMENT if rounded else AGREEMENT
+        worst = verify(network, info, run, images, pauses, least)
+        partial.replace(out)
+    finally:
+        partial.unlink(missing_ok=True)
+    return tuple(replace(mode, pause=pause) for pause in pauses), worst
 
 
 USE_SCRIPT = '''"""Segment an image with {file}: python THIS.py street.jpg [share ...]

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
-from paumer.mode import LARGEST_SIDE
-
 _REMOVED = ("rejoin", "aux_norm", "temperatures")
 """Entries of 0.1 that changed how a network runs."""
+
+_LARGEST = 65536  # Of any number in a configuration: sides, widths, counts.
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,15 @@ class ModelConfig:
         name, count = Counter(self.classes).most_common(1)[0]
         if count > 1:
             raise ValueError(f'{count} classes are called "{name}": give each its own name')
-        _check_numbers("image_size", self.image_size, 2, (1, LARGEST_SIDE), int)
-        _check_numbers("mean", self.mean, 3, (-LARGEST_SIDE, LARGEST_SIDE))
-        _check_numbers("std", self.std, 3, (1e-6, LARGEST_SIDE))
+        _check_numbers("image_size", self.image_size, 2, (1, _LARGEST), int)
+        _check_numbers("mean", self.mean, 3, (-_LARGEST, _LARGEST))
+        _check_numbers("std", self.std, 3, (1e-6, _LARGEST))
         _check_numbers("drop_path", [self.drop_path], 1, (0, 1))
         if self.norm_eps is not None:
             _check_numbers("norm_eps", [self.norm_eps], 1, (0, 1))
         for name in ("short_side", "window", "stride"):
             if (side := getattr(self, name)) is not None:
-                _check_numbers(name, [side], 1, (1, LARGEST_SIDE), int)
+                _check_numbers(name, [side], 1, (1, _LARGEST), int)
         if not isinstance(self.context, bool):
             raise ValueError(f"context: {self.context!r} is not true or false")
         for colour in _listed(self.colours):
@@ -63,7 +63,7 @@ class ModelConfig:
         if not isinstance(self.decoder_options, Mapping):
             raise ValueError(f"decoder_options {self.decoder_options!r} are not named numbers")
         for name, number in self.decoder_options.items():
-            _check_numbers(name, [number], 1, (0, 64 if name == "depth" else LARGEST_SIDE))
+            _check_numbers(name, [number], 1, (0, 64 if name == "depth" else _LARGEST))
 
     @classmethod
     def from_json(cls, values: Mapping[str, object]) -> Self:

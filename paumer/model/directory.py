@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 
 import torch
 from huggingface_hub import hf_hub_download
@@ -75,11 +75,21 @@ def _move_files(new: Path, directory: Path) -> None:
         raise
 
 
-def find_model(name: str, **hub: Any) -> Path:
+class HubOptions(TypedDict, total=False):
+    """How a model is asked for from the hub: as in ``huggingface_hub.hf_hub_download``."""
+
+    revision: str | None
+    token: str | bool | None
+    cache_dir: str | Path | None
+    local_files_only: bool
+    force_download: bool
+
+
+def find_model(name: str, **hub: Unpack[HubOptions]) -> Path:
     """The directory of a model on disk, a training run's, a built-in one, or one from the hub.
 
-    Options for the ``hub`` are those of ``huggingface_hub.hf_hub_download``. Only ``config.json``,
-    ``model.safetensors`` and the operating points are ever downloaded; pickles are refused.
+    Only ``config.json``, ``model.safetensors`` and the operating points are ever downloaded:
+    pickles are refused.
     """
     if os.path.isdir(name):
         inner = Path(name) / "model"

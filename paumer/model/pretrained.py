@@ -1,7 +1,7 @@
 """A network from its configuration, and from and to a model directory or the hub."""
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin
@@ -47,7 +47,7 @@ class Pretrained(nn.Module, PyTorchModelHubMixin):
         *,
         repo_id: str | None = None,
         push_to_hub: bool = False,
-        **push_to_hub_kwargs: Any,
+        **push_to_hub_kwargs: object,
     ) -> str | None:
         """Write the model directory: ``config.json``, ``model.safetensors``, ``README.md``.
 
@@ -63,20 +63,20 @@ class Pretrained(nn.Module, PyTorchModelHubMixin):
         files.save_model(directory, self.config, self.state_dict())
         if not push_to_hub:
             return None
-        return self.push_to_hub(repo_id or directory.name, **push_to_hub_kwargs)
+        options: dict[str, Any] = push_to_hub_kwargs
+        return self.push_to_hub(repo_id or directory.name, **options)
 
     @classmethod
-    def from_pretrained(
+    def from_pretrained(  # type: ignore[override]  # Unknown options are refused.
         cls,
         pretrained_model_name_or_path: str | Path,
         *,
         map_location: str | torch.device = "cpu",
-        **hub: Any,
+        **hub: Unpack[files.HubOptions],
     ) -> Self:
         """The network of a model directory or a hub model, ready for inference.
 
-        Reads ``config.json`` and ``model.safetensors``, never a pickle. Options for the ``hub``
-        are those of ``huggingface_hub.hf_hub_download``: revision, token, cache_dir and others.
+        Reads ``config.json`` and ``model.safetensors``, never a pickle.
         """
         try:
             torch.empty(0, device=map_location)

@@ -21,7 +21,6 @@ from paumer.serve.answers import OUTPUT_NAMES
 from paumer.serve.batcher import Batcher, Done, Job
 from paumer.serve.governor import QueueGovernor
 from paumer.serve.watch import Watch
-from paumer.study.speed import time_interleaved
 
 _USUAL = {"balanced": "3:0.4", "fast": "3:0.4,5:0.4", "fastest": "3:0.4,5:0.4,7:0.4"}
 """Points of a model that has none of its own: configurations of the paper."""
@@ -303,6 +302,8 @@ def time_modes(
     predictor: Predictor, modes: Sequence[Mode], size: tuple[int, int]
 ) -> tuple[float, ...]:
     """The least seconds that one image of that (height, width) takes in each mode."""
+    from paumer.study.speed import time_interleaved
+
     image = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     runs = [partial(predictor.predict_batch, [image], mode) for mode in modes]
     seconds = time_interleaved(runs, predictor.device, rounds=5, warmup=1).min(0)

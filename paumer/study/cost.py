@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from paumer import criteria, pausing
 from paumer.criteria import Criterion
 from paumer.disk import cache_directory, replace_file
 from paumer.inference.predictor import Predictor
-from paumer.measurement import Measurement
+from paumer.measurement import Measurement, join
 from paumer.mode import CRITERIA, UNPAUSED, Mode
 from paumer.model.backbone import gather_table
 from paumer.model.decoders import TokenDecoder, upsample
@@ -31,7 +31,15 @@ from paumer.model.segmenter import PausingSegmenter
 from paumer.model.walk import Pause, Walk
 from paumer.pause_config import Threshold
 from paumer.progress import Progress
-from paumer.study.speed import SpeedSettings, environment, in_words, setting, time_interleaved
+from paumer.study.speed import (
+    SpeedSettings,
+    environment,
+    has_fixed_cost,
+    in_words,
+    setting,
+    time_interleaved,
+    time_modes,
+)
 
 ROUNDS = 15
 Ladder = Sequence[Sequence[float]]
@@ -251,3 +259,32 @@ def cost_tables(
         enlarging = tables[None].upsampling if tables else table.upsampling
         tables[size] = replace(table, windows=windows, upsampling=enlarging)
     return tables
+
+
+def with_speeds(
+    measurements: Sequence[Measurement],
+    predictor: Predictor,
+    image: UInt8[np.ndarray, "h w 3"],
+    speed: Literal["predict", "measure"] = "predict",
+    settings: SpeedSettings | None = None,
+    batch: int = 1,
+    progress: Progress | None = None,
+) -> list[Measurement]:
+    """The measurements with the speed of images like this one; without, where it is not fixed.
+
+    Random pausing and the oracle are timed as entropy: what they know costs nothing.
+    """
+    settings = settings or SpeedSettings()
+    modes = [item.mode for item in measurements if has_fixed_cost(item.mode)]
+    if speed == "predict":
+        sizes = [mode.size for mode in modes]
+        tables = cost_tables(predictor, image, sizes, settings, batch, progress)
+        speeds = {mode: predict_speed(tables, mode) for mode in modes}
+    else:
+        alike = {
+            m: m if m.criterion in CRITERIA else replace(m, criterion="entropy") for m in modes
+        }
+        found = time_modes(predictor, image, list(alike.values()), settings, batch, progress)
+        known = {item.mode: item for item in found}
+        speeds = {mode: replace(known[same], mode=mode) for mode, same in alike.items()}
+    return [join(item, speeds[item.mode]) if item.mode in speeds else item for item in measurements]

@@ -6,12 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paumer.data.checking import Report
 from paumer.measurement import Measurement
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from paumer.data.checking import Report
 
 INK, BLUE, ORANGE, GREY = "#222222", "#0072b2", "#d55e00", "#b8b8b8"  # Safe for colour-blind eyes.
 SERIES = (BLUE, ORANGE, "#009e73", "#cc79a7")
@@ -80,7 +81,7 @@ def draw_speed(measurements: Sequence[Measurement], title: str, path: Path) -> N
         axes.legend(frameon=False, fontsize=8.5, loc="upper right", bbox_to_anchor=(1.0, 1.04))
 
 
-def draw_class_shares(reports: Sequence[Report], path: Path) -> None:
+def draw_class_shares(reports: "Sequence[Report]", path: Path) -> None:
     """The share of labelled pixels that each class covers, one bar for each split."""
     names, height = reports[0].classes, 0.8 / len(reports)
     size = (7.2, 0.22 * len(names) * len(reports) ** 0.5 + 1.2)

@@ -12,22 +12,20 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from jaxtyping import UInt8
 
 from paumer.data.samples import Dataset
 from paumer.disk import replace_file
 from paumer.inference.predictor import Predictor
 from paumer.inference.tiles import Inference
-from paumer.measurement import Measurement, join
-from paumer.mode import CRITERIA, Mode
+from paumer.measurement import Measurement
+from paumer.mode import Mode
 from paumer.model.directory import fingerprint
 from paumer.progress import Progress
 from paumer.study.accuracy import Counts, Tally, batches, check_study, count
-from paumer.study.cost import cost_tables, predict_speed
-from paumer.study.speed import SpeedSettings, has_fixed_cost, time_modes
+from paumer.study.speed import has_fixed_cost
 
 
 @dataclass(frozen=True)
@@ -176,32 +174,3 @@ def describe(
             item = replace(item, gmacs=macs / 1e9, mac_ratio=whole / macs)
         found.append(item)
     return found
-
-
-def with_speeds(
-    measurements: Sequence[Measurement],
-    predictor: Predictor,
-    image: UInt8[np.ndarray, "h w 3"],
-    speed: Literal["predict", "measure"] = "predict",
-    settings: SpeedSettings | None = None,
-    batch: int = 1,
-    progress: Progress | None = None,
-) -> list[Measurement]:
-    """The measurements with the speed of images like this one; without, where it is not fixed.
-
-    Random pausing and the oracle are timed as entropy: what they know costs nothing.
-    """
-    settings = settings or SpeedSettings()
-    modes = [item.mode for item in measurements if has_fixed_cost(item.mode)]
-    if speed == "predict":
-        sizes = [mode.size for mode in modes]
-        tables = cost_tables(predictor, image, sizes, settings, batch, progress)
-        speeds = {mode: predict_speed(tables, mode) for mode in modes}
-    else:
-        alike = {
-            m: m if m.criterion in CRITERIA else replace(m, criterion="entropy") for m in modes
-        }
-        found = time_modes(predictor, image, list(alike.values()), settings, batch, progress)
-        known = {item.mode: item for item in found}
-        speeds = {mode: replace(known[same], mode=mode) for mode, same in alike.items()}
-    return [join(item, speeds[item.mode]) if item.mode in speeds else item for item in measurements]

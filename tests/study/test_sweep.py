@@ -10,11 +10,11 @@ from PIL import Image
 
 from paumer import Inference, Measurement, Mode
 from paumer.data.datasets import open_dataset
-from paumer.study import sweep
+from paumer.study import cost
 from paumer.study.accuracy import evaluate
-from paumer.study.cost import predict_speed
+from paumer.study.cost import predict_speed, with_speeds
 from paumer.study.speed import SpeedSettings
-from paumer.study.sweep import Sweep, describe, load_tallies, save_tallies, with_speeds
+from paumer.study.sweep import Sweep, describe, load_tallies, save_tallies
 
 PAIRS = Inference(batch=2)
 
@@ -216,8 +216,8 @@ def test_measurements_get_speeds_where_they_are_fixed(predictor, monkeypatch, pl
         asked.append((given is image, set(modes), settings.rounds, batch))
         return [replace(predict_speed(tables, mode), predicted=False) for mode in modes]
 
-    monkeypatch.setattr(sweep, "cost_tables", cost_tables)
-    monkeypatch.setattr(sweep, "time_modes", time_modes)
+    monkeypatch.setattr(cost, "cost_tables", cost_tables)
+    monkeypatch.setattr(cost, "time_modes", time_modes)
     measured = [Measurement(mode=mode, miou=0.5, gmacs=2.0) for mode in SPEEDS]
     settings = SpeedSettings(rounds=4)
     found = with_speeds(measured, predictor, image, speed, settings, 3)
