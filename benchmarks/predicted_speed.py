@@ -13,7 +13,7 @@ import torch
 
 from paumer import Mode, build_model
 from paumer.measurement import speed_of
-from paumer.study.cost import cached_cost
+from paumer.study.cost import cached_cost, predict_speed
 from paumer.study.speed import SpeedSettings, measure_speed
 
 
@@ -48,7 +48,7 @@ def main() -> None:
         table = cached_cost(model, images, settings, Path(folder))
     errors = []
     for item in measure_speed(model, images, modes, settings).measurements:
-        predicted, measured = speed_of(table.predict(item.mode)), speed_of(item)
+        predicted, measured = speed_of(predict_speed({None: table}, item.mode)), speed_of(item)
         error = 100 * abs(predicted / measured - 1)
         print(
             f"{item.mode!s:40} predicted {predicted:6.2f} images/s, "

@@ -158,7 +158,7 @@ def video(model: str, seconds: float) -> None:
     for rung in (rungs[0], rungs[-1]):
         begin = time.perf_counter()
         for frame in frames[:12]:
-            predictor.predict_batch([frame], rung.point.mode)
+            predictor.predict_batch([frame], rung.mode)
         speeds.append(12 / (time.perf_counter() - begin))
     for power in (0.3, 0.6):
         target = speeds[0] * (speeds[1] / speeds[0]) ** power
@@ -177,7 +177,7 @@ def video(model: str, seconds: float) -> None:
                 f"slowest {speeds[0]:.2f}, fastest {speeds[1]:.2f}, target {target:.2f}, "
                 f"{'one core taken' if busy else 'alone'}: "
                 f"{outcome.written / outcome.seconds:.2f} frames/s, "
-                f"{outcome.late / outcome.written:.1%} late, {outcome.changes} changes, "
+                f"{outcome.late / outcome.written:.1%} late, {governor.changes} changes, "
                 f"frames {'kept' if kept else 'LOST'}",
                 flush=True,
             )

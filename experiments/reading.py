@@ -9,8 +9,8 @@ import numpy as np
 
 from paumer.measurement import Measurement, join, miou_of, read_measurements, speed_of
 from paumer.mode import UNPAUSED, Mode, parse_modes
-from paumer.study.accuracy import Tally, paired_difference
-from paumer.study.sweep import load_tallies
+from paumer.study.accuracy import Tally, middle
+from paumer.study.sweep import UNREADABLE
 from paumer.study.tradeoff import average
 
 Speeds = Mapping[str, Measurement]
@@ -98,6 +98,33 @@ def _measured(modes: Sequence[Mode], runs: Sequence[Mapping[Mode, object]]) -> l
 def with_speed(item: Measurement, speeds: Speeds) -> Measurement:
     """A measurement with the speed of its stages: a random criterion, protection are not timed."""
     return join(item, replace(speeds[str(item.mode.pause)], mode=item.mode))
+
+
+def load_tallies(path: Path) -> dict[str, Tally]:
+    """What a sweep kept in its .npz, by the mode's text (in files of 0.1 its stages alone)."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            modes, indices = ("pauses", "places") if "pauses" in arrays else ("modes", "indices")
+            images, counts = (arrays[name].astype(np.int64) for name in (indices, "counts"))
+            texts = arrays[modes].tolist()
+        return {text: Tally(images, part) for text, part in zip(texts, counts, strict=True)}
+    except UNREADABLE as error:
+        raise ValueError(f'cannot read "{path}": {error}') from error
+
+
+def paired_difference(
+    first: Sequence[Tally], second: Sequence[Tally]
+) -> tuple[float, float, float]:
+    """The mean mIoU of some runs less that of others, and a bootstrap interval of it.
+
+    All runs see the same drawn images, so that what a hard image costs both does not count.
+    """
+    indices = first[0].indices
+    if any(not np.array_equal(tally.indices, indices) for tally in (*first, *second)):
+        raise ValueError("runs can be paired only where they were counted on the same images")
+    means = [np.mean([t.resampled() for t in part], 0) for part in (first, second)]
+    found = np.mean([t.miou for t in first]) - np.mean([t.miou for t in second])
+    return float(found), *middle(means[0] - means[1], 0.95)
 
 
 def mean(items: Sequence[Tally]) -> float:

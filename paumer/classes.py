@@ -108,7 +108,6 @@ _CITYSCAPES = {
 }
 CITYSCAPES = ClassSet(tuple(_CITYSCAPES), tuple(colour for colour, _ in _CITYSCAPES.values()))
 
-
 CITYSCAPES_TRAIN_IDS: NDArray[np.uint8] = np.full(256, IGNORE, np.uint8)
 """Train id of every value of a `labelIds` image: `CITYSCAPES_TRAIN_IDS[label_ids]`."""
 CITYSCAPES_TRAIN_IDS[[label_id for _, label_id in _CITYSCAPES.values()]] = range(len(CITYSCAPES))

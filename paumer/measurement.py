@@ -77,12 +77,9 @@ _RENAMED = {"pictures": "images", "pausing_share": "pausing_ratio"}
 _ACCURACY = ("miou", "miou_low", "miou_high", "pixel_accuracy", "mean_accuracy", "images", "data")
 
 
-def per_image(item: Measurement, windows: int, unpaused: int | None = None) -> Measurement:
-    """The speed for images of so many windows each, when that of single windows was measured.
-
-    ``unpaused`` is how many windows they have without pausing (default: as many).
-    """
-    ratio = (unpaused or windows) / windows
+def per_image(item: Measurement, windows: int, unpaused: int) -> Measurement:
+    """The speed of images of so many windows, ``unpaused`` without pausing, from that of one."""
+    ratio = unpaused / windows
     times = dict.fromkeys(("latency_ms", "latency_ms_p95", "gmacs"), float(windows))
     times |= {"images_per_second": 1 / windows, "speed_up": ratio, "mac_ratio": ratio}
     known = {name: getattr(item, name) for name in times}

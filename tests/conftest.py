@@ -3,10 +3,13 @@
 import functools
 import importlib
 import os
+import runpy
 import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 
 import beartype.typing  # noqa: F401 (named in the hook below)
 import hypothesis
@@ -172,6 +175,13 @@ def unchecked():
         return module
 
     return give
+
+
+@pytest.fixture(scope="session")
+def reading():
+    """The module of experiments/ that reads what a sweep kept."""
+    path = Path(__file__).parents[1] / "experiments" / "reading.py"
+    return SimpleNamespace(**runpy.run_path(str(path)))
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import paumer
 from paumer import Mode, build_model
@@ -16,8 +17,6 @@ from paumer.study.speed import SpeedSettings
 from paumer.study.tuning import TuneSettings
 from paumer.training.options import TrainOptions
 
-DATA = "scenes:6@96x64"
-
 
 def run(*words):
     app([str(word) for word in words], exit_on_error=False, result_action="return_value")
@@ -26,40 +25,55 @@ def run(*words):
 @pytest.fixture
 def model(tmp_path):
     torch.manual_seed(0)
-    names = [f"class {number}" for number in range(11)]
-    network = build_model("test_vit", "linear", names, image_size=64)
-    network.save_pretrained(tmp_path / "model")
+    build_model("test_vit", "linear", list("abc"), image_size=64).save_pretrained(
+        tmp_path / "model"
+    )
     return tmp_path / "model"
 
 
-def test_evaluate(model, tmp_path):
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A small data set of one's own."""
+    path, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    for kind in ("images", "masks"):
+        (path / kind).mkdir()
+    for number in range(4):
+        pixels = rng.integers(0, 255, (48, 64, 3), np.uint8)
+        Image.fromarray(pixels).save(path / "images" / f"{number}.png")
+        Image.fromarray(pixels[..., 0] % 3).save(path / "masks" / f"{number}.png")
+    folders = "{images: images, masks: masks}"
+    (path / "data.yaml").write_text(f"train: {folders}\nval: {folders}\nclasses: [a, b, c]\n")
+    return str(path / "data.yaml")
+
+
+def test_evaluate(model, tmp_path, data):
     modes = ("none", "2:0.5 exit", "4:0.5 by=random")
-    run("evaluate", "--model", model, "--data", DATA, "--limit", 4, "--mode", *modes,
+    run("evaluate", "--model", model, "--data", data, "--limit", 3, "--mode", *modes,
         "--json", tmp_path / "e.json")  # fmt: skip
     rows = json.loads((tmp_path / "e.json").read_text())["evaluations"]
-    found = paumer.evaluate(model, DATA, modes, limit=4)
+    found = paumer.evaluate(model, data, modes, limit=3)
     assert [str(mode) for mode in found] == list(modes)
     assert [tally.miou for tally in found.values()] == [row["miou"] for row in rows]
     true_pixels = [tally.totals[2].sum() for tally in found.values()]
     assert true_pixels == [true_pixels[0]] * 3
-    assert rows[0]["images"] == 4
+    assert rows[0]["images"] == 3
 
 
-def test_models_data_and_modes_may_be_objects(model):
+def test_models_data_and_modes_may_be_objects(model, data):
     from paumer.data.datasets import open_dataset
 
-    dataset, predictor = open_dataset(DATA, "val"), paumer.load(model)
+    dataset, predictor = open_dataset(data, "val"), paumer.load(model)
     mode = Mode.parse("2:0.5")
     (one,) = paumer.evaluate(predictor, dataset, mode).values()
-    (two,) = paumer.evaluate(str(model), DATA, "2:0.5").values()
+    (two,) = paumer.evaluate(str(model), data, "2:0.5").values()
     assert np.array_equal(one.totals, two.totals)
 
 
-def test_sweep(model, tmp_path):
-    words = ("--model", model, "--data", DATA, "--grid", "2:0.5", "4:0.25", "--speed", "none")
+def test_sweep(model, tmp_path, data):
+    words = ("--model", model, "--data", data, "--grid", "2:0.5", "4:0.25", "--speed", "none")
     run("sweep", *words, "--out", tmp_path / "command")
     grid = ["2:0.5", Mode.parse("4:0.25")]
-    found = paumer.sweep(tmp_path / "python", model, DATA, grid, speed="none")
+    found = paumer.sweep(tmp_path / "python", model, data, grid, speed="none")
     for name in ("sweep.jsonl", "sweep.csv"):
         one, two = ((tmp_path / way / name).read_text() for way in ("command", "python"))
         assert one == two
@@ -68,10 +82,10 @@ def test_sweep(model, tmp_path):
         assert [float(row["miou"]) for row in csv.DictReader(file)] == [m.miou for m in found]
 
 
-def test_tune_keeps_its_point(model, tmp_path):
+def test_tune_keeps_its_point(model, data):
     settings = TuneSettings(most=2, finalists=2, speed=SpeedSettings(rounds=2, warmup=0))
     tuned = paumer.tune(
-        model, DATA, "auto exit", max_drop=100, name="mine", limit=2, settings=settings
+        model, data, "auto exit", max_drop=100, name="mine", limit=2, settings=settings
     )
     assert tuned.met
     assert read_points(model)["mine"].mode == tuned.choice.mode == tuned.points["mine"].mode
@@ -110,10 +124,10 @@ def test_export(model, tmp_path):
         paumer.export(tmp_path / "m.onnx", model, "2:0.5", input="64")
 
 
-def test_train_takes_the_options_of_the_command(tmp_path):
+def test_train_takes_the_options_of_the_command(tmp_path, data):
     pytest.importorskip("lightning_fabric")
     small = {
-        "data": DATA, "backbone": "test_vit", "decoder": "linear", "init": "none", "steps": 2,
+        "data": data, "backbone": "test_vit", "decoder": "linear", "init": "none", "steps": 2,
         "batch": 2, "crop": "64", "ranges": "2-4:0.2-0.8", "workers": 0, "val_mode": "none",
     }  # fmt: skip
     words = [part for key, value in small.items() for part in (f"--{key.replace('_', '-')}", value)]

@@ -17,7 +17,7 @@ DOORS = {
     "av": ("inference.video",),
     "onnx": ("inference.exported", "inference.fused", "exporting.onnx"),
     "onnxruntime": ("inference.exported", "exporting.onnx"),
-    "onnxscript": ("exporting.onnx",),
+    "onnxscript": ("inference.fused", "exporting.onnx"),
     "openvino": ("inference.exported",),
     "fastapi": ("serve.http",),
     "starlette": ("serve.http",),

@@ -42,14 +42,12 @@ class TestWriting:
     def test_other_suffixes_are_refused(self, tmp_path):
         with pytest.raises(ValueError, match=r'a\.xyz.*"\.xyz".*\.png'):
             drawing.write_image(tmp_path / "a.xyz", noise())
-        with pytest.raises(ValueError, match=r"a\.jpg.*PNG"):
-            drawing.write_mask(tmp_path / "a.jpg", np.zeros((2, 2), np.uint8), CAMVID)
         with pytest.raises(ValueError, match="from -1 to 0"):
-            drawing.write_mask(tmp_path / "a.png", np.array([[-1, 0]]), CAMVID)
+            drawing.mask_image(np.array([[-1, 0]]), CAMVID)
 
     def test_a_mask_holds_ids_and_shows_colours(self, tmp_path):
         labels = np.random.default_rng(0).choice([*range(11), 255], (20, 30))
-        drawing.write_mask(tmp_path / "a.png", labels, CAMVID)
+        drawing.write_image(tmp_path / "a.png", drawing.mask_image(labels, CAMVID))
         np.testing.assert_array_equal(read_labels(tmp_path / "a.png"), labels)
         shown = read_image(tmp_path / "a.png")
         np.testing.assert_array_equal(shown, paint(labels, CAMVID))
@@ -73,8 +71,6 @@ class TestLayout:
         sheet = drawing.with_legend(black, CAMVID.names, CAMVID.colours, [1 / 11] * 11)
         for colour in CAMVID.colours:
             assert (np.asarray(sheet) == colour).all(2).sum() > 100
-        with pytest.raises(ValueError, match="2 names, 1 colours"):
-            drawing.with_legend(black, ["a", "b"], [(1, 2, 3)], [0.5, 0.5])
 
     def test_with_legend_keeps_the_image(self):
         image, shares = noise(60, 400), [1.0] + [0.0] * 10
@@ -96,8 +92,6 @@ class TestLayout:
         assert alone.width == 240 + 40
         with pytest.raises(ValueError, match="0 images"):
             drawing.contact_sheet([])
-        with pytest.raises(ValueError, match="1 captions for 5"):
-            drawing.contact_sheet(pairs, captions=["one"])
 
 
 @pytest.mark.parametrize("size", [(0, 5), (5, 0), (0, 0)])
@@ -109,8 +103,6 @@ class TestNoPixels:
                 drawing.write_image(tmp_path / f"a.{suffix}", noise(*size))
         with pytest.raises(ValueError, match=match):
             drawing.write_image(tmp_path / "a.png", Image.new("RGB", size[::-1]))
-        with pytest.raises(ValueError, match=match):
-            drawing.write_mask(tmp_path / "a.png", np.zeros(size, np.uint8), CAMVID)
         assert list(tmp_path.iterdir()) == []
 
     def test_nothing_is_drawn(self, size):

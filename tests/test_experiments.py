@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from paumer.measurement import read_measurements
-from paumer.study.sweep import load_tallies
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -64,11 +63,11 @@ def rows(text):
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: str(path.relative_to(RESULTS)))
-def test_record_is_read_and_agrees_with_its_counts(path):
+def test_record_is_read_and_agrees_with_its_counts(path, reading):
     measurements = {str(item.mode): item for item in read_measurements(path)}
     assert "none" in measurements
     if path.with_suffix(".npz").exists():
-        for mode, tally in load_tallies(path.with_suffix(".npz")).items():
+        for mode, tally in reading.load_tallies(path.with_suffix(".npz")).items():
             assert tally.miou == pytest.approx(measurements[mode].miou, abs=1e-12)
             assert len(tally.images) == measurements[mode].images
 

@@ -123,11 +123,11 @@ class TestJoin:
 
     def test_the_speed_of_images_of_several_windows(self):
         one = point("none", 12.0, 0.7, latency_ms=80.0, latency_ms_p95=90.0, speed_up=1.0)
-        assert per_image(one, 3) == point(
+        assert per_image(one, 3, 3) == point(
             "none", 4.0, 0.7, latency_ms=240.0, latency_ms_p95=270.0, speed_up=1.0
         )
         bare = Measurement(mode=UNPAUSED)
-        assert per_image(bare, 3) == bare
+        assert per_image(bare, 3, 3) == bare
 
 
 values = st.floats(0.1, 1, allow_nan=False).map(lambda v: round(v, 2))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App
 from cyclopts.config import Dict
 
 from paumer import __version__
@@ -23,12 +23,11 @@ from paumer.cli.console import (
 from paumer.cli.demo import demo
 from paumer.cli.export import export
 from paumer.cli.measure import bench, evaluate, sweep, tune
-from paumer.cli.options import CheckDataOptions, ImportOptions, ScenesOptions
 from paumer.cli.predict import predict
 from paumer.cli.serve import serve
 from paumer.cli.study import study
 from paumer.tables import write_json
-from paumer.training.options import TrainOptions, parse_size, read_recipe
+from paumer.training.options import Several, TrainOptions, parse_size, read_recipe
 
 app = App(
     name="paumer",
@@ -108,72 +107,94 @@ def _split_config(token: str) -> list[str]:
 
 
 @app.command(name="import")
-def import_(checkpoint: Path, /, options: Annotated[ImportOptions, Parameter(name="*")]) -> None:
+def import_(checkpoint: Path, /, *, out: Path) -> None:
     """Turn a Segmenter checkpoint of rstrudel/segmenter or mmsegmentation into a model directory.
 
     Parameters
     ----------
     checkpoint
         The .pth file. For rstrudel/segmenter its variant.yml lies beside it.
+    out
+        Model directory to write; it must not exist.
     """
     from paumer.model.directory import load_tensors
     from paumer.model.foreign import read_checkpoint
     from paumer.model.segmenter import PausingSegmenter
 
-    if options.out.exists():
-        raise ValueError(f'"{options.out}" exists: name a directory that does not')
+    if out.exists():
+        raise ValueError(f'"{out}" exists: name a directory that does not')
     found = read_checkpoint(checkpoint)
     model = PausingSegmenter.from_config(found.config)
     load_tensors(model, found.tensors, checkpoint, fresh="aux_head.")
-    model.save_pretrained(options.out)
+    model.save_pretrained(out)
     config = found.config
     say(
         f"{found.source}: {config.backbone}, {config.decoder} decoder, "
         f"{len(config.classes)} classes, {config.image_size[1]}x{config.image_size[0]}"
     )
-    say(f"read {len(found.tensors)} tensors into {options.out}")
+    say(f"read {len(found.tensors)} tensors into {out}")
     if found.unused:
         say(f"not used: {', '.join(found.unused)}")
     say("the auxiliary head is fresh: train it before pausing (it decides which patches pause)")
 
 
 @app.command
-def scenes(options: ScenesOptions) -> None:
-    """Draw street scenes with their labels, as a data set that every command can read."""
+def scenes(*, out: Path, count: int = 200, size: str = "384x288") -> None:
+    """Draw street scenes with their labels, as a data set that every command can read.
+
+    Parameters
+    ----------
+    out
+        Folder to write; it must not exist.
+    count
+        Images for training; validation and test get a tenth each, at least one.
+    size
+        Image size: WIDTHxHEIGHT, or one side for a square.
+    """
     from paumer.scenes.files import write_scenes
 
-    counts = {"train": at_least_one(options.count, "count")}
-    counts |= dict.fromkeys(("val", "test"), max(1, options.count // 10))
+    counts = {"train": at_least_one(count, "count")}
+    counts |= dict.fromkeys(("val", "test"), max(1, count // 10))
     with progress_bar("drawing") as update:
-        write_scenes(options.out, counts, parse_size(options.size), update)
-    say(f"wrote {sum(counts.values())} scenes; look at {options.out / 'sheet.png'}")
-    say(f"check them with: paumer check-data {options.out / 'data.yaml'}")
+        write_scenes(out, counts, parse_size(size), update)
+    say(f"wrote {sum(counts.values())} scenes; look at {out / 'sheet.png'}")
+    say(f"check them with: paumer check-data {out / 'data.yaml'}")
 
 
 @app.command
-def check_data(data: str, /, options: CheckDataOptions = CheckDataOptions()) -> None:  # noqa: B008
+def check_data(
+    data: str,
+    /,
+    *,
+    out: Path | None = None,
+    splits: Annotated[tuple[str, ...] | None, Several] = None,
+) -> None:
     """Read a whole data set and report what is wrong with it. Nothing of it is changed.
 
     Parameters
     ----------
     data
         A data.yaml, or camvid:DIR, cityscapes:DIR, ade20k:DIR, scenes.
+    out
+        Folder for the report, a plot of class shares and a sheet of samples.
+    splits
+        Splits to read, such as train val (default: all there are).
     """
     from paumer.data.checking import check_splits, sample_sheet
 
     with progress_bar("reading") as update:
-        reports = check_splits(data, options.splits, lambda _, done, total: update(done, total))
+        reports = check_splits(data, splits, lambda _, done, total: update(done, total))
     for report in reports:
         say(report.to_text())
-    if options.out:
+    if out:
         from paumer.data.datasets import list_dataset
         from paumer.drawing import write_image
         from paumer.study.figures import draw_class_shares
 
-        write_json(options.out / "report.json", [report.to_json() for report in reports])
-        draw_class_shares(reports, options.out / "class_shares.png")
-        write_image(options.out / "samples.png", sample_sheet(list_dataset(data, reports[0].split)))
-        say(f"wrote report.json, class_shares.png and samples.png to {options.out}")
+        write_json(out / "report.json", [report.to_json() for report in reports])
+        draw_class_shares(reports, out / "class_shares.png")
+        write_image(out / "samples.png", sample_sheet(list_dataset(data, reports[0].split)))
+        say(f"wrote report.json, class_shares.png and samples.png to {out}")
     if any(report.problems for report in reports):
         sys.exit(1)
 

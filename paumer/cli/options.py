@@ -131,15 +131,6 @@ class BenchOptions(FreshModelOptions, MachineOptions):
 
 @options
 @dataclass(frozen=True, kw_only=True)
-class ImportOptions:
-    """What `paumer import` reads and writes."""
-
-    out: Path
-    """Model directory to write; it must not exist."""
-
-
-@options
-@dataclass(frozen=True, kw_only=True)
 class PredictOptions(ModelOptions, TilingOptions, MachineOptions):
     """What `paumer predict` runs, and how."""
 
@@ -179,30 +170,6 @@ class DemoOptions(ModelOptions, ThreadOptions):
 
 @options
 @dataclass(frozen=True, kw_only=True)
-class ScenesOptions:
-    """What `paumer scenes` makes."""
-
-    out: Path
-    """Folder to write; it must not exist."""
-    count: int = 200
-    """Images for training; validation and test get a tenth each, at least one."""
-    size: str = "384x288"
-    """Image size: WIDTHxHEIGHT, or one side for a square."""
-
-
-@options
-@dataclass(frozen=True, kw_only=True)
-class CheckDataOptions:
-    """What `paumer check-data` writes."""
-
-    out: Path | None = None
-    """Folder for the report, a plot of class shares and a sheet of samples."""
-    splits: Annotated[tuple[str, ...] | None, Several] = None
-    """Splits to read, such as train val (default: all there are)."""
-
-
-@options
-@dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(ModelOptions, CountOptions, TilingOptions, MachineOptions):
     """What `paumer evaluate` counts, and how."""
 
@@ -227,8 +194,8 @@ class SweepOptions(ModelOptions, CountOptions, MachineOptions):
     out: Annotated[Path, RESULT]
     """Folder for counts and results; a sweep that was stopped there resumes."""
     grid: Annotated[tuple[str, ...], Several, MODE] = ("paper",)
-    """paper (13), one (each block x 20 shares), two (pairs of blocks x 10 x 10 shares), count (all
-    choices of blocks at a share of 0.4), also with more words, as in "paper exit by=neighbours"; or
+    """paper (13), one (each block x 20 ratios), two (pairs of blocks x 10 x 10 ratios), count (all
+    choices of blocks at a ratio of 0.4), also with more words, as in "paper exit by=neighbours"; or
     modes, also by=random and by=oracle, and operating points."""
     batch: Annotated[int, MACHINE] = 8
     """Images that run together."""

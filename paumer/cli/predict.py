@@ -84,7 +84,8 @@ def _report(job: "Job", outcome: "Outcome", total: int) -> None:
     if job.governor and outcome.written:
         say(
             f"{outcome.late} took longer than {1000 * job.governor.target:.0f} ms "
-            f"({outcome.late / outcome.written:.1%}); {outcome.changes} changes of operating point"
+            f"({outcome.late / outcome.written:.1%}); "
+            f"{job.governor.changes} changes of operating point"
         )
 
 
@@ -94,5 +95,5 @@ def _report_video(job: "Job", name: str, outcome: "Outcome") -> None:
     if job.governor and outcome.written:
         say(
             f"{outcome.late} frames were late ({outcome.late / outcome.written:.1%}); "
-            f"{outcome.changes} changes of operating point"
+            f"{job.governor.changes} changes of operating point"
         )

@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -190,7 +190,7 @@ def blocks(options: BlocksOptions = BlocksOptions()) -> None:  # noqa: B008
     from paumer.mode import UNPAUSED, Mode
     from paumer.model.build import build_model
     from paumer.pause_config import PauseConfig
-    from paumer.study.cost import cached_cost
+    from paumer.study.cost import cached_cost, predict_speed
     from paumer.study.grids import count
     from paumer.study.paper_figures import draw_block_counts
     from paumer.study.speed import SpeedSettings, in_words
@@ -204,7 +204,7 @@ def blocks(options: BlocksOptions = BlocksOptions()) -> None:  # noqa: B008
     with progress_bar("timing parts") as update:
         table = cached_cost(network.eval(), images, settings, progress=update)
     depth = network.backbone.depth
-    found = [table.predict(Mode(pause=pause)) for pause in count(depth, ratio)]
+    found = [predict_speed({None: table}, Mode(pause=pause)) for pause in count(depth, ratio)]
     speeds: dict[int, list[float]] = {}
     for item in found:
         speeds.setdefault(len(item.mode.pause.stages), []).append(speed_of(item))
@@ -212,9 +212,10 @@ def blocks(options: BlocksOptions = BlocksOptions()) -> None:  # noqa: B008
     for chosen in ((3, 5, 7), (4, 7, 10)):
         if chosen[-1] < depth:
             chains = [PauseConfig(tuple((b, ratio) for b in chosen[:k])) for k in (1, 2, 3)]
-            items = [table.predict(Mode(pause=pause)) for pause in chains]
+            items = [predict_speed({None: table}, Mode(pause=pause)) for pause in chains]
             lines[", ".join(map(str, chosen))] = [(k, speed_of(i)) for k, i in enumerate(items, 1)]
-    unpaused, path = speed_of(table.predict(UNPAUSED)), options.out / "blocks"
+    unpaused = speed_of(predict_speed({None: table}, UNPAUSED))
+    path = options.out / "blocks"
     draw_block_counts(speeds, lines, unpaused, path, options.title or in_words(table.environment))
     _finish(path, [item.to_json() for item in found])
 
@@ -232,9 +233,7 @@ def one(
     sweep
         Folder of the sweep.
     """
-    from paumer.study.paper_figures import draw_one_pause
-
-    _draw_stages(sweep, 1, draw_one_pause, options)
+    _draw_stages(sweep, 1, options)
 
 
 @study.command
@@ -250,9 +249,7 @@ def two(
     sweep
         Folder of the sweep.
     """
-    from paumer.study.paper_figures import draw_two_pauses
-
-    _draw_stages(sweep, 2, draw_two_pauses, options)
+    _draw_stages(sweep, 2, options)
 
 
 def _published(points: Path, dataset: str | None) -> list[dict[str, str]]:
@@ -307,18 +304,17 @@ def _mean_of(folders: str) -> "list[Measurement]":
     return average([read_measurements(Path(folder)) for folder in folders.split(",")])
 
 
-def _draw_stages(
-    sweep: Path, stages: int, draw: Callable[..., None], options: FigureOptions
-) -> None:
+def _draw_stages(sweep: Path, stages: int, options: FigureOptions) -> None:
     """Draw the measurements of a sweep with that many pauses, and the one without."""
     from paumer.measurement import read_measurements, timed
+    from paumer.study.paper_figures import draw_pauses
 
     items = [m for m in read_measurements(sweep) if len(m.mode.pause.stages) in (0, stages)]
     name = {1: "one", 2: "two"}[stages]
     if len(items) < 2:
         raise ValueError(f'"{sweep}" lacks such modes: sweep with --grid {name}')
     found, path = timed(items, str(sweep)), options.out / {1: "one_pause", 2: "two_pauses"}[stages]
-    draw(found, path, options.title)
+    draw_pauses(found, stages, path, options.title)
     _finish(path, [item.to_json() for item in found])
 
 

@@ -86,12 +86,12 @@ class Report:
 
 
 class _Finding(NamedTuple):
-    """What one image and its labels showed: what of them could be read."""
+    """What could be read of one image and its labels; sizes and contents have one item or none."""
 
     problems: list[Problem]
-    pixels: NDArray[np.int64] | None
-    size: tuple[int, int] | None = None
-    content: tuple[str, str] | None = None
+    pixels: NDArray[np.int64]
+    sizes: list[tuple[int, int]]
+    contents: list[tuple[str, str]]
 
 
 def check_dataset(
@@ -103,15 +103,15 @@ def check_dataset(
     """
     dataset = list_dataset(data, split) if isinstance(data, str) else data
     pixels, sizes = np.zeros(256, np.int64), Counter[tuple[int, int]]()
-    problems, contents = list(dataset.problems), []
+    problems, contents = list(dataset.problems), list[tuple[str, str]]()
     # Threads, because Pillow decodes outside Python's lock.
     pool = ThreadPoolExecutor(min(16, (os.cpu_count() or 1) + 2))
     try:
         for done, finding in enumerate(pool.map(partial(_look, dataset), range(len(dataset))), 1):
             problems += finding.problems
-            pixels += 0 if finding.pixels is None else finding.pixels
-            sizes.update([finding.size] if finding.size else [])
-            contents += [finding.content] if finding.content else []
+            pixels += finding.pixels
+            sizes.update(finding.sizes)
+            contents += finding.contents
             if progress:
                 progress(done, len(dataset))
     finally:
@@ -172,23 +172,23 @@ def _look(dataset: Dataset, index: int) -> _Finding:
         image, labels = (sample.image, sample.labels) if sample else (None, None)
         if sample and not files:
             image_file = mask_file = Path(sample.name)
-    pixels = None
+    finding = _Finding(problems, np.zeros(256, np.int64), [], [])
     if labels is not None:
-        pixels = np.bincount(labels.ravel(), minlength=256)
-        pixels[dataset.class_set.ignore] -= sum(wrong.values())
-        if not wrong and pixels.sum() == pixels[dataset.class_set.ignore]:
+        ignore, pixels = dataset.class_set.ignore, finding.pixels
+        pixels += np.bincount(labels.ravel(), minlength=256)
+        pixels[ignore] -= sum(wrong.values())
+        if not wrong and pixels.sum() == pixels[ignore]:
             text = f'"{mask_file}" has no labelled pixel: all are ignored'
             problems.append(Problem(str(mask_file), "unlabelled", text))
         if image is not None and image.shape[:2] != labels.shape:
             text = size_message(image_file, image, mask_file, labels)
             problems.append(Problem(str(mask_file), "size", text))
-    if image is None:
-        return _Finding(problems, pixels)
-    # Of the pixels, so that a copy in another file format is found too.
-    digest = hashlib.blake2b(str(image.shape).encode(), digest_size=16)
-    digest.update(np.ascontiguousarray(image).data)
-    content = str(image_file), digest.hexdigest()
-    return _Finding(problems, pixels, (image.shape[1], image.shape[0]), content)
+    if image is not None:
+        # Of the pixels, so that a copy in another file format is found too.
+        digest = hashlib.blake2b(str(image.shape).encode() + image.tobytes(), digest_size=16)
+        finding.contents.append((str(image_file), digest.hexdigest()))
+        finding.sizes.append((image.shape[1], image.shape[0]))
+    return finding
 
 
 def _attempt(read: Callable[[], T], file: Path, problems: list[Problem]) -> T | None:

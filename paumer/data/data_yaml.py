@@ -1,22 +1,13 @@
 """Folders of your own, as a `data.yaml` describes them. Nothing here opens an image."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import glob
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from paumer.classes import IGNORE, ClassSet, Colour, distinct_colours
-from paumer.data.folders import (
-    Code,
-    FolderDataset,
-    find_images,
-    near,
-    pair_files,
-    split_pattern,
-    subfolder,
-)
+from paumer.data.folders import Code, FolderDataset, find_images, near, pair_files, subfolder
 from paumer.data.images import SUFFIXES
 from paumer.data.samples import SPLITS
 
@@ -29,14 +20,14 @@ Plan = dict[Any, Any]
 def open_yaml(file: Path, split: str) -> FolderDataset:
     """The data set of a `data.yaml`. What is wrong with the file is a ValueError that names it."""
     plan = _read(file)
-    with _naming(file):
-        _check_keys(plan, (*SPLITS, "path", "classes", "ignore", "map", "rgb_masks"))
     if split not in plan:
-        there = ", ".join(s for s in SPLITS if s in plan) or "no split at all"
+        there = ", ".join(yaml_splits(file)) or "no split at all"
         raise ValueError(f'"{file}" has no "{split}" split: it has {there}')
-    with _naming(file):
+    try:
         class_set, code = _classes(plan)
         paths = {f"{split}.{part}": _path(plan, split, part) for part in ("images", "masks")}
+    except ValueError as error:
+        raise ValueError(f'"{file}": {error}') from error
     base = file.parent / Path(plan.get("path", ".")).expanduser()
     images, masks = (_find(base, path, file, key) for key, path in paths.items())
     # A pattern for the images may take in the masks.
@@ -76,28 +67,19 @@ def _read(file: Path) -> Plan:
         raise ValueError(f'"{file}" is not valid YAML: {what}') from error
     if not isinstance(plan, dict):
         raise ValueError(f'"{file}" holds no description of data: it needs train, val and classes')
+    _check_keys(plan, (*SPLITS, "path", "classes", "ignore", "map", "rgb_masks"), f'"{file}": ')
     return plan
-
-
-@contextmanager
-def _naming(file: Path) -> Iterator[None]:
-    """Errors raised inside name the file."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f'"{file}": {error}') from error
 
 
 def _wrong(key: str, given: Any, must: str) -> ValueError:
     return ValueError(f"{key} is {given!r}, and {must}")
 
 
-def _check_keys(plan: Plan, known: tuple[str, ...], where: str = "") -> None:
+def _check_keys(plan: Plan, known: tuple[str, ...], start: str = "", where: str = "") -> None:
     for key in plan:
         if key not in known:
-            raise ValueError(
-                f'"{where}{key}" is unknown{near(str(key), known)}. Known are {", ".join(known)}'
-            )
+            what = f'"{where}{key}" is unknown{near(str(key), known)}'
+            raise ValueError(f"{start}{what}. Known are {', '.join(known)}")
 
 
 def _path(plan: Plan, split: str, part: str) -> str:
@@ -106,7 +88,7 @@ def _path(plan: Plan, split: str, part: str) -> str:
     if not isinstance(folders, dict):
         example = f"{split}: {{images: images/{split}, masks: masks/{split}}}"
         raise _wrong(split, folders, f"must name two folders, as in {example}")
-    _check_keys(folders, ("images", "masks"), f"{split}.")
+    _check_keys(folders, ("images", "masks"), where=f"{split}.")
     path = folders.get(part)
     if not isinstance(path, str) or not path:
         raise _wrong(f"{split}.{part}", path, "must be a folder or a glob")
@@ -116,9 +98,12 @@ def _path(plan: Plan, split: str, part: str) -> str:
 
 
 def _find(base: Path, path: str, file: Path, key: str) -> dict[str, list[Path]]:
-    """The images that a folder or pattern names, by their relative names."""
-    fixed, pattern = (Path(path), "") if (base / path).is_dir() else split_pattern(path)
-    start = subfolder(base, fixed, f'{key} of "{file}" names it')
+    """The images that a folder or pattern names, by their path from before the first wildcard."""
+    parts, pattern = Path(path).parts, ""
+    if not (base / path).is_dir():
+        fixed = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+        parts, pattern = parts[:fixed], "/".join(parts[fixed:])
+    start = subfolder(base, Path(*parts), f'{key} of "{file}" names it')
     images = find_images(start, pattern or "**/*")
     if not images:
         what = f'no image in "{start}"' + (f' matches "{pattern}"' if pattern else "")
@@ -159,7 +144,7 @@ def _class_entries(given: Any) -> list[tuple[Any, Any]]:
     elif isinstance(given, list):
         entries = []
         for entry in (e if isinstance(e, dict) else {"name": e} for e in given):
-            _check_keys(entry, ("name", "colour", "color"), "classes: ")
+            _check_keys(entry, ("name", "colour", "color"), where="classes: ")
             entries.append((entry.get("name"), entry.get("colour", entry.get("color"))))
     else:
         must = "must be a list of names, a list of {name: ..., colour: [r, g, b]}, or a mapping "

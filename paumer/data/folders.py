@@ -4,7 +4,6 @@ What is wrong with a folder as a whole is a ValueError; what is wrong with singl
 so that one bad file does not hide the next.
 """
 
-import glob
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from paumer.classes import ClassSet, Colour
 from paumer.data.images import SUFFIXES, read_image, read_labels
 from paumer.data.samples import Problem, Sample
+from paumer.drawing import Picture
 
 Value = int | Colour
 Meaning = Mapping[int, int] | Mapping[Colour, int]
@@ -30,10 +30,6 @@ class Pair:
     name: str
     image: Path
     mask: Path
-
-
-Pairing = tuple[tuple[Pair, ...], tuple[Problem, ...]]
-"""The pairs of a split, and what is wrong with files that make none."""
 
 
 @dataclass(eq=False)
@@ -120,9 +116,7 @@ def _pack(red: Any, green: Any, blue: Any) -> Any:
     return (red << 16) | (green << 8) | blue
 
 
-def size_message(
-    image_file: Path, image: NDArray[np.uint8], mask_file: Path, labels: NDArray[np.uint8]
-) -> str:
+def size_message(image_file: Path, image: Picture, mask_file: Path, labels: Picture) -> str:
     """A sentence on a mask that does not have the size of its image."""
     return (
         f'the mask "{mask_file}" is {labels.shape[1]}x{labels.shape[0]}, but its image '
@@ -153,16 +147,6 @@ def subfolder(root: Path, path: str | Path, why: str) -> Path:
     return folder
 
 
-def split_pattern(text: str | Path) -> tuple[Path, str]:
-    """The folder before the first wildcard of a glob pattern, and the pattern below it.
-
-    The pattern of a path without wildcards is empty.
-    """
-    parts = Path(text).parts
-    fixed = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
-    return Path(*parts[:fixed]), "/".join(parts[fixed:])
-
-
 def find_images(folder: Path, pattern: str = "**/*", ending: str = "") -> dict[str, list[Path]]:
     """Images by their path below the folder, without suffix and ending.
 
@@ -179,7 +163,7 @@ def find_images(folder: Path, pattern: str = "**/*", ending: str = "") -> dict[s
 
 def pair_files(
     images: dict[str, list[Path]], masks: dict[str, list[Path]], endings: tuple[str, ...] = ()
-) -> Pairing:
+) -> tuple[tuple[Pair, ...], tuple[Problem, ...]]:
     """Images and masks of the same name, and what stands alone or twice.
 
     An image without a mask of its name takes the one with one of the `endings` behind it, if

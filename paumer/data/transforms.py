@@ -13,7 +13,6 @@ from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
-from torchvision import tv_tensors
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as T
 
@@ -41,13 +40,6 @@ class TrainTransform:
     most: float = 0.75
     flip: float = 0.5
     colour: bool = True
-    ignore: int = IGNORE
-
-    def __post_init__(self) -> None:
-        if min(self.crop) < 1:
-            raise ValueError(f"cannot crop to {self.crop}: height and width must be 1 or more")
-        if not 0 < self.scale[0] <= self.scale[1]:
-            raise ValueError(f"cannot scale by {self.scale}: give (least, most), both above 0")
 
     def __call__(
         self, sample: Sample, seed: int
@@ -62,20 +54,17 @@ class TrainTransform:
         # What of the image the crop shows: cutting first, then resizing, spares most of the work.
         box = self._choose_box(sample.labels, size, part, rng)
         pixels = torch.from_numpy(np.array(sample.image[box].transpose(2, 0, 1)))
-        image = T.resize(tv_tensors.Image(pixels), part, InterpolationMode.BILINEAR, antialias=True)
-        labels = T.resize(
-            tv_tensors.Mask(torch.from_numpy(np.array(sample.labels[box]))[None]),
-            part,
-            InterpolationMode.NEAREST_EXACT,
-        )
+        image = T.resize(pixels, part, InterpolationMode.BILINEAR, antialias=True)
+        ids = torch.from_numpy(np.array(sample.labels[box]))[None]
+        labels = T.resize(ids, part, InterpolationMode.NEAREST_EXACT)
         if self.colour:
             image = distort(image, rng)
         if rng.random() < self.flip:
             image, labels = T.horizontal_flip(image), T.horizontal_flip(labels)
         # Padded after normalising, so that the padding has the mean colour.
         padding = (0, self.crop[1] - part[1], 0, self.crop[0] - part[0])
-        normal = F.pad(normalise(image.as_subclass(Tensor), self.mean, self.std), padding)
-        target = F.pad(labels.as_subclass(Tensor)[0].long(), padding, value=self.ignore)
+        normal = F.pad(normalise(image, self.mean, self.std), padding)
+        target = F.pad(labels[0].long(), padding, value=IGNORE)
         return normal, target
 
     def _choose_box(
@@ -89,7 +78,7 @@ class TrainTransform:
             left = int(rng.integers(0, whole[1] - width + 1))
             box = slice(top, top + height), slice(left, left + width)
             counts = np.bincount(labels[box].ravel(), minlength=256)
-            counts[self.ignore] = 0
+            counts[IGNORE] = 0
             if counts.any() and counts.max() <= self.most * counts.sum():
                 break
         return box

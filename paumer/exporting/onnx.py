@@ -93,11 +93,10 @@ def _write_rounded(proto: Any, path: Path) -> None:
     need("onnxruntime", "onnx")
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    fuse_attention(proto)
     with tempfile.TemporaryDirectory() as folder, _only_errors("root"):
         rounded = Path(folder) / "rounded.onnx"
         quantize_dynamic(
-            proto,
+            fuse_attention(proto),
             rounded,
             op_types_to_quantize=["MatMul"],
             per_channel=True,

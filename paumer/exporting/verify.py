@@ -75,7 +75,7 @@ def write_verified(
         pauses = [mode.pause]
         if dial:
             ratios = (0.0, 0.3, 0.6)
-            pauses = [PauseConfig(tuple((b, r) for b in info.blocks if r)) for r in ratios]
+            pauses = [PauseConfig(tuple((b, r) for b in mode.pause.blocks if r)) for r in ratios]
         least = ROUNDED_AGREEMENT if rounded else AGREEMENT
         worst = verify(network, info, run, images, pauses, least)
         partial.replace(out)

@@ -55,13 +55,9 @@ class TorchEngine(Engine):
     ) -> Iterator[Answer]:
         """The answer of each mode, in the order in which the tree of stages is walked."""
         predictions = self.network.forward_many(images, modes, given, self.each_step)
-        while True:
-            # A generator must not be left inside inference mode: step it, then leave.
-            with torch.inference_mode():
-                answer = next(predictions, None)
-            if answer is None:
-                return
-            number, prediction = answer
+        # A generator must not be left inside inference mode: each step enters and leaves it.
+        step = torch.inference_mode()(lambda: next(predictions, None))
+        for number, prediction in iter(step, None):
             yield number, prediction.logits, prediction.paused_after()
 
 
@@ -100,9 +96,9 @@ class ExportedEngine(Engine):
         self,
         network: PausingSegmenter,
         export: Exporter,
-        runtime: str = "onnx",
-        threads: int | None = None,
-        directory: Path | None = None,
+        runtime: str,
+        threads: int | None,
+        directory: Path | None,
     ) -> None:
         self.network, self.export = network, export
         self.runtime, self.threads = runtime, threads
@@ -150,11 +146,11 @@ class ExportedEngine(Engine):
 def make_engine(
     name: str,
     network: PausingSegmenter,
-    threads: int | None = None,
-    export: Exporter | None = None,
+    threads: int | None,
+    export: Exporter,
     directory: Path | None = None,
 ) -> Engine:
-    """The engine of that name; those of exported files need a function that exports one.
+    """The engine of that name; ``export`` writes the files that some run.
 
     Exported files are kept in ``directory``, by default the user's cache.
     """
@@ -164,6 +160,4 @@ def make_engine(
         return TorchEngine(network)
     if name == "compile":
         return CompiledEngine(network)
-    if export is None:
-        raise ValueError(f'the engine "{name}" runs exported files: give a function that exports')
     return ExportedEngine(network, export, name, threads, directory)

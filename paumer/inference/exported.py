@@ -48,27 +48,22 @@ class ExportInfo:
     dial: bool
     patches: int
 
-    @property
-    def blocks(self) -> tuple[int, ...]:
-        """The blocks after which patches can pause."""
-        return self.mode.pause.blocks
-
     def kept(self, pause: PauseConfig) -> list[int]:
         """How many patches continue after each of the file's blocks at a configuration."""
         check_exportable(Mode(pause=pause))
-        amounts, counts = dict(pause.stages), [self.patches]
-        for block in self.blocks:
+        amounts, counts, blocks = dict(pause.stages), [self.patches], self.mode.pause.blocks
+        for block in blocks:
             counts.append(keep_count(counts[-1], cast(float, amounts.pop(block, 0.0))))
         if amounts:
             raise ValueError(
                 f'this file cannot pause after block {min(amounts)} ("{pause}"): it was exported '
-                f"for {', '.join(map(str, self.blocks))}"
+                f"for {', '.join(map(str, blocks))}"
             )
         return counts[1:]
 
     def to_json(self) -> str:
         """As text, for the file's metadata."""
-        values = {**vars(self), "mode": str(self.mode), "blocks": self.blocks}
+        values = {**vars(self), "mode": str(self.mode), "blocks": self.mode.pause.blocks}
         return json.dumps({"format": FORMAT, **values})
 
     @classmethod
@@ -114,9 +109,7 @@ def open_onnx(
     if engine == "openvino":
         infer = _openvino(path, threads)
     else:
-        if fused:
-            fuse_attention(proto)
-        infer = _onnxruntime(path, proto, threads)
+        infer = _onnxruntime(path, fuse_attention(proto) if fused else proto, threads)
     # Activations are rounded together: images run one by one, and none depends on the others.
     rounded = any(node.op_type == "DynamicQuantizeLinear" for node in proto.graph.node)
 

@@ -9,16 +9,10 @@ from dataclasses import dataclass
 
 from paumer.measurement import Measurement, miou_of, pareto_front, speed_of
 
-
-@dataclass(frozen=True)
-class Rung:
-    """One operating point of the ladder, and the seconds that an image should take at it."""
-
-    point: Measurement
-    seconds: float
+ALARM, CALM, PATIENCE, SMOOTHING = 0.9, 0.7, 4, 0.25
 
 
-def ladder(points: Sequence[Measurement], floor: float | None = None) -> tuple[Rung, ...]:
+def ladder(points: Sequence[Measurement], floor: float | None = None) -> list[Measurement]:
     """The points that no other beats, from the most accurate to the fastest.
 
     ``floor`` is the least mIoU that will do.
@@ -32,7 +26,7 @@ def ladder(points: Sequence[Measurement], floor: float | None = None) -> tuple[R
             f"no operating point reaches an mIoU of {100 * (floor or 0):g}: the best has "
             f"{100 * max(map(miou_of, known)):.2f}"
         )
-    return tuple(Rung(point, 1 / speed_of(point)) for point in pareto_front(good))
+    return pareto_front(good)
 
 
 @dataclass(eq=False)
@@ -40,37 +34,29 @@ class Governor:
     """Chooses a rung for the image at hand; note afterwards how long that took.
 
     It moves to a faster rung at once when the deadline is in danger (expected time above
-    ``alarm`` of the target), and to a more accurate one only when ``dwell`` seconds have passed
-    since the last change and the expected time there is below ``calm`` of the target. Between
+    `ALARM` of the target), and to a more accurate one only when ``dwell`` seconds have passed
+    since the last change and the expected time there is below `CALM` of the target. Between
     the two nothing changes, so steady load never flaps. Work that lags behind its schedule is to
-    catch up within ``patience`` images, and has that much less time for each.
+    catch up within `PATIENCE` images, and has that much less time for each.
     """
 
-    rungs: Sequence[Rung]
+    rungs: Sequence[Measurement]
     target: float
-    alarm: float = 0.9
-    calm: float = 0.7
     dwell: float = 2.0
-    smoothing: float = 0.25
-    patience: int = 4
 
     def __post_init__(self) -> None:
         if not self.rungs:
             raise ValueError("a governor needs at least one operating point")
         if self.target <= 0:
             raise ValueError(f"a target of {self.target:g} s cannot be met: give one above 0")
-        if self.patience < 1:
-            raise ValueError(f"patience is {self.patience}: give at least 1 image")
-        if not 0 < self.calm < self.alarm:
-            given = f"calm is {self.calm:g} and alarm {self.alarm:g}"
-            raise ValueError(f"{given}: give 0 < calm < alarm")
+        self._seconds = [1 / speed_of(rung) for rung in self.rungs]
         self.index = self.changes = self._noted = 0
         self.factor = 1.0
         """How many times longer images take just now than the ladder says."""
         self._changed_at = self._turn = float("-inf")
 
     @property
-    def rung(self) -> Rung:
+    def rung(self) -> Measurement:
         """The rung at hand."""
         return self.rungs[self.index]
 
@@ -82,27 +68,23 @@ class Governor:
         self._turn = min(now, max(self._turn + self.target, arrived))
         return now - self._turn
 
-    def choose(self, now: float, lag: float = 0.0) -> Rung:
+    def choose(self, now: float, lag: float = 0.0) -> Measurement:
         """The rung for an image at the time ``now``, ``lag`` seconds after its turn."""
-        index = max(self.index, self._first_within(self.alarm, lag))
+        index = max(self.index, self._first_within(ALARM, lag))
         if index == self.index and now - self._changed_at >= self.dwell:
-            index = min(index, self._first_within(self.calm, lag))
+            index = min(index, self._first_within(CALM, lag))
         if index != self.index:
             self.index, self._changed_at = index, now
             self.changes += 1
         return self.rung
 
-    def note(self, rung: Rung, seconds: float) -> None:
-        """Learn from an image that took ``seconds`` at a rung."""
+    def note(self, seconds: float) -> None:
+        """Learn from an image that took ``seconds`` at the rung at hand."""
         self._noted += 1
-        seen = seconds / rung.seconds
-        self.factor += max(self.smoothing, 1 / self._noted) * (seen - self.factor)
-
-    def expected(self, rung: Rung) -> float:
-        """The seconds that an image will take at a rung, as things are just now."""
-        return rung.seconds * self.factor
+        seen = seconds / self._seconds[self.index]
+        self.factor += max(SMOOTHING, 1 / self._noted) * (seen - self.factor)
 
     def _first_within(self, ratio: float, lag: float) -> int:
-        limit = ratio * self.target - lag / self.patience
-        fits = (i for i, rung in enumerate(self.rungs) if self.expected(rung) <= limit)
+        limit = ratio * self.target - lag / PATIENCE
+        fits = (i for i, seconds in enumerate(self._seconds) if seconds * self.factor <= limit)
         return next(fits, len(self.rungs) - 1)

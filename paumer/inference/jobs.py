@@ -36,7 +36,6 @@ class Outcome:
     skipped: int = 0
     late: int = 0
     broken: list[str] = field(default_factory=list)
-    changes: int = 0
     seconds: float = 0.0
 
 
@@ -62,9 +61,9 @@ class Job:
 
     @property
     def _modes(self) -> list[Mode]:
-        return [r.point.mode for r in self.governor.rungs] if self.governor else [self.mode]
+        return [rung.mode for rung in self.governor.rungs] if self.governor else [self.mode]
 
-    def run(self, sources: Sequence[Source], progress: Progress | None = None) -> Outcome:
+    def run(self, sources: Sequence[Source], progress: Progress = lambda *_: None) -> Outcome:
         """Segment the images. Reading and writing happen in threads beside the network."""
         self.out.mkdir(parents=True, exist_ok=True)
         path = self.out / LINES_FILE
@@ -81,18 +80,16 @@ class Job:
                 yield from self._segment_each(
                     [(s, image) for s, image in group if not isinstance(image, Exception)], outcome
                 )
-                if progress:
-                    progress(outcome.skipped + begin + len(group), len(sources))
+                progress(outcome.skipped + begin + len(group), len(sources))
 
         with path.open("a", encoding="utf-8") as file:
             for line in map_ahead(self._write, segmented(), threads=2, ahead=2 * size + 2):
                 file.write(json.dumps(line) + "\n")
                 file.flush()
                 outcome.written += 1
-        outcome.changes = self.governor.changes if self.governor else 0
         return outcome
 
-    def run_video(self, source: Source, progress: Progress | None = None) -> Outcome:
+    def run_video(self, source: Source, progress: Progress = lambda *_: None) -> Outcome:
         """Segment a video or camera into an annotated video of the same rate, sound kept.
 
         With a governor every frame has its turn, and is late if it is not done within two periods
@@ -107,17 +104,15 @@ class Job:
             frames = self._segmented_frames(reader, outcome)
             for _ in map_ahead(lambda result: writer.write(result.blended()), frames, ahead=4):
                 outcome.written += 1
-                if progress:
-                    progress(outcome.written, max(outcome.written, reader.frames))
+                progress(outcome.written, max(outcome.written, reader.frames))
         outcome.seconds = time.perf_counter() - begin
-        outcome.changes = self.governor.changes if self.governor else 0
         return outcome
 
     def _segmented_frames(self, reader: VideoReader, outcome: Outcome) -> Iterator[Segmentation]:
-        for number, next_frame in enumerate(map_ahead(_next_frame, repeat(iter(reader)))):
-            if next_frame is None:
-                return
-            (frame, arrived), lag = next_frame, None
+        frames = ((frame, time.perf_counter()) for frame in reader)
+        ahead = map_ahead(lambda each: next(each, None), repeat(frames))
+        for number, (frame, arrived) in enumerate(iter(ahead.__next__, None)):
+            lag = None
             if self.governor:
                 if number == 0:  # Engines export or compile what they first meet.
                     for mode in self._modes:
@@ -144,15 +139,14 @@ class Job:
     def _segment(
         self, images: list[Picture], outcome: Outcome, lag: float | None = None
     ) -> list[Segmentation]:
-        begin = time.perf_counter()
-        rung = self.governor.choose(begin, lag or 0.0) if self.governor else None
-        mode = rung.point.mode if rung else self.mode
+        if not self.governor:
+            return self.predictor.predict_batch(images, self.mode, self.inference)
+        begin, allowed = time.perf_counter(), 1 if lag is None else 2
+        mode = self.governor.choose(begin, lag or 0.0).mode
         results = self.predictor.predict_batch(images, mode, self.inference)
-        if self.governor and rung:
-            seconds = time.perf_counter() - begin
-            self.governor.note(rung, seconds)
-            allowed = 1 if lag is None else 2
-            outcome.late += (lag or 0.0) + seconds > allowed * self.governor.target
+        seconds = time.perf_counter() - begin
+        self.governor.note(seconds)
+        outcome.late += (lag or 0.0) + seconds > allowed * self.governor.target
         return results
 
     def _write(self, segmented: tuple[Source, Segmentation]) -> dict[str, Any]:
@@ -171,10 +165,9 @@ class Job:
         }
 
     def _finished(self, source: Source, lines: dict[str, dict[str, Any]]) -> bool:
-        line = lines.get(source.name)
-        if line is None or line.get("key") != self._cache_key(source):
-            return False
-        return all((self.out / name).is_file() for name in line.get("files", ["?"]))
+        line = lines.get(source.name, {})
+        is_same = line.get("key") == self._cache_key(source)
+        return is_same and all((self.out / name).is_file() for name in line.get("files", ["?"]))
 
     def _cache_key(self, source: Source) -> str:
         """A text that changes with whatever changes the results of an image."""
@@ -202,12 +195,6 @@ def _read(source: Source) -> Picture | Exception:
         return read_image(source.path)
     except (ValueError, OSError) as error:
         return error
-
-
-def _next_frame(frames: Iterator[Picture]) -> tuple[Picture, float] | None:
-    """The next frame and when it was there, None after the last."""
-    frame = next(frames, None)
-    return None if frame is None else (frame, time.perf_counter())
 
 
 def _read_lines(path: Path) -> dict[str, dict[str, Any]]:

@@ -197,7 +197,7 @@ class Predictor:
     def geometry(
         self, size: Size, mode: ModeLike = UNPAUSED, inference: Inference | None = None
     ) -> Geometry:
-        """How an image of that (height, width) is scaled and cut into windows."""
+        """How an image of that (height, width) is scaled and cut into windows of which size."""
         side = self.mode(mode, study=True).size or self.config.short_side
         return Geometry.of(size, self.patch, side, self._as_trained(inference))
 
@@ -206,12 +206,6 @@ class Predictor:
     ) -> int:
         """Into how many windows an image of that (height, width) is cut."""
         return len(self.geometry(size, mode, inference).corners)
-
-    def input_size(
-        self, size: Size, mode: ModeLike = UNPAUSED, inference: Inference | None = None
-    ) -> Size:
-        """The (height, width) that the network sees of an image of that size, or of a window."""
-        return self.geometry(size, mode, inference).window
 
     def macs(
         self, size: Size, mode: ModeLike = UNPAUSED, inference: Inference | None = None

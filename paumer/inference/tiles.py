@@ -186,10 +186,9 @@ class Geometry:
         """The coarse logits of all windows, and how they make those of the image."""
         rows = [[logits[top, left] for left in self.starts[1]] for top in self.starts[0]]
         coarse, cells = torch.cat([torch.cat(row, 2) for row in rows], 1), rows[0][0].shape[1:]
-        sides = zip(
-            self.starts, self.window, cells, self.padded, self.scaled, self.size, strict=True
+        down, across = map(
+            blending, self.starts, self.window, cells, self.padded, self.scaled, self.size
         )
-        down, across = (blending(*side) for side in sides)
         return coarse, down, across
 
     def paste(self, grids: Mapping[Corner, Shaped[Tensor, "gh gw"]]) -> Shaped[Tensor, "_ _"]:
@@ -238,10 +237,8 @@ class Plan:
 
     def entropy(self) -> Float[np.ndarray, "gh gw"]:
         """The entropy of the final prediction on the image's coarse grid."""
-        grids = {}
-        for corner, logits in self.logits.items():
-            log_p = logits.log_softmax(0)
-            grids[corner] = -(log_p.exp() * log_p).sum(0)
+        logs = {corner: logits.log_softmax(0) for corner, logits in self.logits.items()}
+        grids = {corner: -(log.exp() * log).sum(0) for corner, log in logs.items()}
         return self.geometry.paste(grids).numpy()
 
     def paused_after(self) -> UInt8[np.ndarray, "ph pw"]:

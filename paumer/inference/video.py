@@ -1,9 +1,10 @@
 """Video and cameras: frames in, frames out at the same rate, sound kept. The only user of PyAV."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +19,15 @@ def _av() -> Any:
     return av
 
 
-class VideoReader:
+class VideoReader(AbstractContextManager["VideoReader"]):
     """The frames of a video file, or of a camera such as ``/dev/video0``, as RGB bytes."""
 
     def __init__(self, path: str | Path) -> None:
         av = _av()
         self.path = Path(path)
-        self.is_camera = str(path).startswith("/dev/video")
+        camera = "v4l2" if str(path).startswith("/dev/video") else None
         try:
-            self._file = av.open(str(path), format="v4l2" if self.is_camera else None)
+            self._file = av.open(str(path), format=camera)
         except (OSError, ValueError) as error:
             raise ValueError(f'cannot read the video "{path}": {error}') from error
         if not self._file.streams.video:
@@ -35,7 +36,6 @@ class VideoReader:
         self._stream = self._file.streams.video[0]
         self._stream.thread_type = "AUTO"
         self.rate = Fraction(self._stream.average_rate or 25)
-        self.size = (self._stream.codec_context.width, self._stream.codec_context.height)
         self.frames: int = self._stream.frames
         """How many frames the file says it has; 0 where it does not say."""
         self.has_sound = bool(self._file.streams.audio)
@@ -48,15 +48,12 @@ class VideoReader:
         except av.error.FFmpegError as error:
             raise ValueError(f'the video "{self.path}" is damaged: {error}') from error
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self._file.close()
 
 
-class VideoWriter:
-    """An H.264 video of RGB images, with the sound of another file where it has any.
+class VideoWriter(AbstractContextManager["VideoWriter"]):
+    """An H.264 video of RGB images, with the sound of another file.
 
     The file appears under its name when it is complete.
     """
@@ -73,7 +70,7 @@ class VideoWriter:
         self._count = 0
         self._sound_file = av.open(str(sound_of)) if sound_of else None
         self._packets: Iterator[Any] = iter(())
-        if self._sound_file is not None and self._sound_file.streams.audio:
+        if self._sound_file is not None:
             source = self._sound_file.streams.audio[0]
             self._sound = self._file.add_stream_from_template(source)
             self._packets = (p for p in self._sound_file.demux(source) if p.dts is not None)
@@ -99,9 +96,6 @@ class VideoWriter:
             packet.stream = self._sound
             self._file.mux(packet)
             self._packet = next(self._packets, None)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None and self._count:

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import timm
 import torch
@@ -32,17 +32,6 @@ Positions = tuple[Float[Tensor, "1 t d"] | None, Float[Tensor, "n r"] | None]
 """Position embeddings, and the rotary table of the patches, where a backbone has them."""
 
 _GRIDS = 64  # So many grids are kept at most.
-
-
-class _Kept(NamedTuple):
-    """Positions by grid, and the weights they follow from.
-
-    The weights are kept, so that no others can take their address.
-    """
-
-    weights: Tensor
-    version: int
-    positions: dict[tuple[int, int], Positions]
 
 
 class Backbone(nn.Module):
@@ -74,7 +63,7 @@ class Backbone(nn.Module):
         """How many blocks there are."""
         self.patch: tuple[int, int] = vit.patch_embed.patch_size
         """Height and width of a patch in pixels."""
-        self._kept: _Kept | None = None
+        self._kept: tuple[Tensor, int, dict[tuple[int, int], Positions]] | None = None
 
     @property
     def blocks(self) -> nn.Sequential | nn.ModuleList:
@@ -116,13 +105,14 @@ class Backbone(nn.Module):
         if weights.is_inference():  # Nothing says whether such weights have changed.
             return self._make_positions(grid)
         kept, state = self._kept, (weights.data_ptr(), weights._version)
-        if kept is None or state != (kept.weights.data_ptr(), kept.version):
-            kept = self._kept = _Kept(weights.detach(), weights._version, {})
-        positions = kept.positions.get(grid)
+        if kept is None or state != (kept[0].data_ptr(), kept[1]):
+            # With the weights themselves, so that no others can take their address.
+            kept = self._kept = (weights.detach(), weights._version, {})
+        positions = kept[2].get(grid)
         if positions is None:
-            if len(kept.positions) >= _GRIDS:
-                kept.positions.clear()
-            positions = kept.positions[grid] = self._make_positions(grid)
+            if len(kept[2]) >= _GRIDS:
+                kept[2].clear()
+            positions = kept[2][grid] = self._make_positions(grid)
         return positions
 
     def _make_positions(self, grid: tuple[int, int]) -> Positions:
@@ -188,7 +178,14 @@ def create_backbone(
     size still runs. ``weights`` is True for timm's own by download, or a local safetensors file.
     """
     _check_name(name)
-    file = None if isinstance(weights, bool) else _safetensors_file(Path(weights))
+    file = None if isinstance(weights, bool) else Path(weights)
+    if file and file.suffix != ".safetensors":
+        raise ValueError(
+            f'weights file "{file}" is not a .safetensors file; checkpoints that are pickles '
+            f"are read by `paumer import` only"
+        )
+    if file and not file.is_file():
+        raise FileNotFoundError(f'no weights file at "{file}"')
     try:
         vit = timm.create_model(
             name,
@@ -199,7 +196,12 @@ def create_backbone(
             **({"img_size": image_size} if image_size else {}),
         )
         if file is not None:
-            _load_timm_file(vit, file)
+            # timm itself lets tensors be missing where the classifier is left out.
+            adapt = import_module(type(vit).__module__).checkpoint_filter_fn
+            result = load_checkpoint(vit, str(file), strict=False, filter_fn=adapt)
+            keys = [*result.missing_keys, *result.unexpected_keys]
+            if misfits := [key for key in keys if not key.startswith(_CLASSIFIER)]:
+                raise RuntimeError(f"missing or not known: {', '.join(misfits[:5])}")
     except (OSError, RuntimeError, SafetensorError) as error:
         if weights is False:
             raise
@@ -238,23 +240,3 @@ def _check_name(name: str) -> None:
         timm.get_pretrained_cfg(name, allow_unregistered=name == plain)
     except RuntimeError as error:  # An unknown tag after the dot.
         raise ValueError(f'timm has no backbone "{name}": {error}') from error
-
-
-def _load_timm_file(vit: nn.Module, file: Path) -> None:
-    """Load all of a file; timm itself lets tensors be missing where the classifier is left out."""
-    adapt = import_module(type(vit).__module__).checkpoint_filter_fn
-    result = load_checkpoint(vit, str(file), strict=False, filter_fn=adapt)
-    keys = [*result.missing_keys, *result.unexpected_keys]
-    if misfits := [key for key in keys if not key.startswith(_CLASSIFIER)]:
-        raise RuntimeError(f"missing or not known: {', '.join(misfits[:5])}")
-
-
-def _safetensors_file(path: Path) -> Path:
-    if path.suffix != ".safetensors":
-        raise ValueError(
-            f'weights file "{path}" is not a .safetensors file; checkpoints that are pickles '
-            f"are read by `paumer import` only"
-        )
-    if not path.is_file():
-        raise FileNotFoundError(f'no weights file at "{path}"')
-    return path

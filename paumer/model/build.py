@@ -44,4 +44,4 @@ def build_model(  # Eight parameters: what a user of the paper's networks choose
         drop_path=drop_path,
         context=context,
     )
-    return PausingSegmenter.around(part, config)
+    return PausingSegmenter.from_config(config, part)

@@ -79,8 +79,7 @@ class ModelConfig:
             raise ValueError(f"unknown entries: {', '.join(unknown)}")
         if missing := sorted({"backbone", "decoder", "classes", "image_size"} - set(values)):
             raise ValueError(f"missing entries: {', '.join(missing)}")
-        given = {key: _frozen(value) for key, value in values.items() if key in known}
-        return cls(**given)
+        return cls(**{key: _frozen(value) for key, value in values.items() if key in known})
 
     def to_json(self) -> dict[str, object]:
         """The configuration as JSON values; a context is named only where there is one."""

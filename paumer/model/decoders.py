@@ -146,7 +146,6 @@ class PUPDecoder(nn.Module):
 
 Decoder = LinearDecoder | MaskTransformer | PUPDecoder
 
-
 DECODERS = {"linear": LinearDecoder, "mask": MaskTransformer, "pup": PUPDecoder}
 
 

@@ -150,32 +150,9 @@ def load_tensors(
 ) -> None:
     """Put tensors into a module: all of them, each where it belongs.
 
-    Those whose name starts with ``fresh`` may be missing and keep the values they have.
+    Those whose name starts with ``fresh`` may be missing and keep the values they have. The module
+    may have been built on the meta device; then it is on the CPU.
     """
-    check_tensors(module, tensors, source, fresh)
-    module.load_state_dict(dict(tensors), strict=False)
-
-
-def fill(module: nn.Module, tensors: Mapping[str, Tensor], source: str | Path) -> None:
-    """Give a module that was built on the meta device its tensors: all of them, each in place."""
-    check_tensors(module, tensors, source)
-    expected = module.state_dict()
-    # Copied, because what is mapped from a file may lie at odd addresses.
-    copies = {name: tensor.to(expected[name].dtype, copy=True) for name, tensor in tensors.items()}
-    module.load_state_dict(copies, assign=True)
-    for part in module.modules():
-        # Such as rotary tables, which no file holds.
-        empty = [item for item in part.named_buffers(recurse=False) if item[1].is_meta]
-        for name, buffer in empty:
-            setattr(part, name, torch.empty_like(buffer, device="cpu"))
-        if empty:
-            part.init_non_persistent_buffers()  # type: ignore[operator]
-
-
-def check_tensors(
-    module: nn.Module, tensors: Mapping[str, Tensor], source: str | Path, fresh: str = ""
-) -> None:
-    """Raise unless ``load_tensors`` would find every name and shape in place."""
     expected = module.state_dict()
     needed = [key for key in expected if not (fresh and key.startswith(fresh))]
     missing = [key for key in needed if key not in tensors]
@@ -192,6 +169,17 @@ def check_tensors(
     ]
     if problems:
         raise ValueError(f'tensors of "{source}" do not fit the model; {"; ".join(problems)}')
+    meta = any(tensor.is_meta for tensor in expected.values())
+    # Copied where kept, because what is mapped from a file may lie at odd addresses.
+    values = {name: tensor.to(expected[name].dtype, copy=meta) for name, tensor in tensors.items()}
+    module.load_state_dict(values, strict=False, assign=meta)
+    for part in module.modules():
+        # Such as rotary tables, which no file holds.
+        empty = [item for item in part.named_buffers(recurse=False) if item[1].is_meta]
+        for name, buffer in empty:
+            setattr(part, name, torch.empty_like(buffer, device="cpu"))
+        if empty:
+            part.init_non_persistent_buffers()  # type: ignore[operator]
 
 
 def _model_card(config: ModelConfig) -> str:

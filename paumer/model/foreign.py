@@ -31,28 +31,22 @@ class Imported:
 
 _BLOCK = r"((?:backbone\.vit|decoder)\.blocks\.\d+)"
 
-_RSTRUDEL = (
-    (r"encoder\.(?!head)", "backbone.vit."),
-    (r"decoder\.cls_emb", "decoder.class_embedding"),
-    (r"decoder\.proj_dec", "decoder.project"),
+_NAMES = (
+    (r"encoder\.(?!head)", "backbone.vit."),  # Those of rstrudel/segmenter.
     (r"decoder\.proj_patch", "decoder.project_patches.weight"),
     (r"decoder\.proj_classes", "decoder.project_classes.weight"),
-    (r"decoder\.decoder_norm", "decoder.norm"),
-)
-
-_MMSEG = (
-    (r"backbone\.ln1\.", "backbone.vit.norm."),
+    (r"backbone\.ln1\.", "backbone.vit.norm."),  # Those of mmsegmentation.
     (r"backbone\.layers", "backbone.vit.blocks"),
     (r"backbone\.patch_embed\.projection", "backbone.vit.patch_embed.proj"),
     (r"backbone\.(?!vit)", "backbone.vit."),
     (r"decode_head\.layers", "decoder.blocks"),
-    (r"decode_head\.cls_emb", "decoder.class_embedding"),
-    (r"decode_head\.dec_proj", "decoder.project"),
     (r"decode_head\.patch_proj", "decoder.project_patches"),
     (r"decode_head\.classes_proj", "decoder.project_classes"),
-    (r"decode_head\.decoder_norm", "decoder.norm"),
     (r"decode_head\.mask_norm", "decoder.mask_norm"),
     (r"decode_head\.conv_seg", "decoder.head"),
+    (r"(?:decoder|decode_head)\.cls_emb", "decoder.class_embedding"),  # Those of both.
+    (r"(?:decoder\.proj_dec|decode_head\.dec_proj)", "decoder.project"),
+    (r"(?:decoder|decode_head)\.decoder_norm", "decoder.norm"),
     (_BLOCK + r"\.ln([12])", r"\1.norm\2"),
     (_BLOCK + r"\.attn\.attn\.in_proj_", r"\1.attn.qkv."),
     (_BLOCK + r"\.attn\.attn\.out_proj", r"\1.attn.proj"),
@@ -91,7 +85,7 @@ def read_checkpoint(path: Path) -> Imported:
 
 def _read_rstrudel(state: Mapping[str, Tensor], variant: Mapping[str, Any]) -> Imported:
     net = variant.get("net_kwargs", {})
-    tensors, unused = _rename(state, _RSTRUDEL)
+    tensors, unused = _rename(state)
     for name in ("decoder.project_patches.weight", "decoder.project_classes.weight"):
         if name in tensors:  # Used as x @ P there, as a linear layer here.
             tensors[name] = tensors[name].T.contiguous()
@@ -117,7 +111,7 @@ def _read_rstrudel(state: Mapping[str, Tensor], variant: Mapping[str, Any]) -> I
 
 
 def _read_mmseg(state: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Imported:
-    tensors, unused = _rename(state, _MMSEG)
+    tensors, unused = _rename(state)
     if strange := [key for key in unused if key.startswith("decode_head.")]:
         raise ValueError(f"its decoder is not Segmenter's: {', '.join(strange[:5])}")
     if "decoder.head.weight" in tensors:
@@ -166,9 +160,7 @@ def _config(
     )
 
 
-def _rename(
-    state: Mapping[str, Tensor], rules: tuple[tuple[str, str], ...]
-) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+def _rename(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Tensors under our names, and the names of those that are not part of our networks."""
     tensors: dict[str, Tensor] = {}
     unused: list[str] = []
@@ -176,7 +168,7 @@ def _rename(
         if not isinstance(tensor, Tensor):
             raise ValueError(f"{key!r} is not a tensor")
         name = key
-        for pattern, replacement in rules:
+        for pattern, replacement in _NAMES:
             name = re.sub(f"^{pattern}", replacement, name)
         if re.match(r"backbone\.vit\.(?!head)|decoder\.", name):
             tensors[name] = tensor
@@ -185,23 +177,14 @@ def _rename(
     return tensors, tuple(unused)
 
 
-class _VariantLoader(yaml.SafeLoader):
-    """Plain YAML plus tuples, which ``variant.yml`` writes under a Python tag."""
-
-
-_VariantLoader.add_constructor(
-    "tag:yaml.org,2002:python/tuple",
-    lambda loader, node: tuple(loader.construct_sequence(node)),  # type: ignore[arg-type]
-)
-
-
 def _read_variant(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(
             f'"{path}" is missing: a rstrudel/segmenter checkpoint needs it beside it'
         )
     try:
-        content = yaml.load(path.read_text("utf-8"), Loader=_VariantLoader)
+        # Its tuples stand under a Python tag; lists will do.
+        content = yaml.safe_load(path.read_text("utf-8").replace("!!python/tuple", ""))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f'cannot read "{path}": {error}') from error
     if not isinstance(content, dict):

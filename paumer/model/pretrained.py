@@ -23,20 +23,15 @@ class Pretrained(nn.Module, PyTorchModelHubMixin):
     config: ModelConfig | None
 
     @classmethod
-    def from_config(cls, config: ModelConfig) -> Self:
-        """A network of that configuration with fresh weights."""
-        backbone = create_backbone(
+    def from_config(cls, config: ModelConfig, backbone: Backbone | None = None) -> Self:
+        """A network of that configuration with fresh weights, but for a backbone that is given."""
+        backbone = backbone or create_backbone(
             config.backbone,
             config.image_size,
             norm_eps=config.norm_eps,
             position_resize=config.position_resize,
             drop_path=config.drop_path,
         )
-        return cls.around(backbone, config)
-
-    @classmethod
-    def around(cls, backbone: Backbone, config: ModelConfig) -> Self:
-        """The network of that configuration around a backbone, with fresh heads."""
         width, classes = backbone.width, len(config.classes)
         decoder = create_decoder(config.decoder, width, classes, config.decoder_options)
         return cls(backbone, decoder, AuxHead(width, classes), config)
@@ -47,13 +42,9 @@ class Pretrained(nn.Module, PyTorchModelHubMixin):
         *,
         repo_id: str | None = None,
         push_to_hub: bool = False,
-        **push_to_hub_kwargs: object,
+        **push_to_hub_kwargs: Any,
     ) -> str | None:
-        """Write the model directory: ``config.json``, ``model.safetensors``, ``README.md``.
-
-        A new directory appears complete or not at all; in one that exists, each file is replaced
-        as a whole and other files stay.
-        """
+        """Write the model directory; in one that exists, other files stay."""
         if self.config is None:
             raise ValueError(
                 "this segmenter was put together by hand and has no configuration to save: "
@@ -63,8 +54,7 @@ class Pretrained(nn.Module, PyTorchModelHubMixin):
         files.save_model(directory, self.config, self.state_dict())
         if not push_to_hub:
             return None
-        options: dict[str, Any] = push_to_hub_kwargs
-        return self.push_to_hub(repo_id or directory.name, **options)
+        return self.push_to_hub(repo_id or directory.name, **push_to_hub_kwargs)
 
     @classmethod
     def from_pretrained(  # type: ignore[override]  # Unknown options are refused.
@@ -90,5 +80,5 @@ class Pretrained(nn.Module, PyTorchModelHubMixin):
         except (ArithmeticError, AssertionError, RuntimeError, TypeError, ValueError) as error:
             file = directory / files.CONFIG_FILE
             raise ValueError(f'"{file}" describes no network: {error}') from error
-        files.fill(network, tensors, directory / files.WEIGHTS_FILE)
+        files.load_tensors(network, tensors, directory / files.WEIGHTS_FILE)
         return network.to(map_location).eval()

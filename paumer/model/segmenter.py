@@ -72,6 +72,10 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
         self.config = config
 
     @property
+    def _names(self) -> tuple[str, ...]:
+        return self.config.classes if self.config else ()
+
+    @property
     def context(self) -> bool:
         """Whether the mean of the patches that pause continues, so that the active ones see it."""
         return self.config is not None and self.config.context
@@ -94,8 +98,7 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
         ((_, prediction),) = self.forward_many(images, [mode], given)
         if not full_size:
             return prediction
-        patch = self.backbone.patch
-        padded = tuple(g * p for g, p in zip(prediction.grid, patch, strict=True))
+        padded = tuple(g * p for g, p in zip(prediction.grid, self.backbone.patch, strict=True))
         height, width = images.shape[2:]
         logits = upsample(prediction.logits, padded)[..., :height, :width]
         return replace(prediction, logits=logits)
@@ -140,7 +143,7 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
     ) -> Criterion:
         """What scores the patches in a mode: the one place where names become functions."""
         score = given.get(mode.criterion) or criteria.named(mode.criterion, grid)
-        protected = [self._class(name) for name in mode.protect]
+        protected = [self._names.index(name) for name in mode.protect]
         return criteria.protecting(score, protected) if protected else score
 
     def steps(self, images: Float[Tensor, "b 3 h w"], branch: Branch) -> Iterator[Step]:
@@ -254,15 +257,6 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
         height, width = self.backbone.patch
         return images.shape[2] // height, images.shape[3] // width
 
-    def _class(self, name: str) -> int:
-        """The number of a class to protect."""
-        names = self.config.classes if self.config else ()
-        if name not in names:
-            raise ValueError(
-                f'no class "{name}" to protect: the model knows {", ".join(names) or "no names"}'
-            )
-        return names.index(name)
-
     def check(self, mode: Mode) -> None:
         """Raise unless this network can run images so."""
         if mode.size is not None:
@@ -277,8 +271,9 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
                 f"the full grid of patches, so it needs the paused ones too. "
                 f"Use the mask or the linear decoder"
             )
-        for name in mode.protect:
-            self._class(name)
+        if unknown := [name for name in mode.protect if name not in self._names]:
+            known = ", ".join(self._names) or "no names"
+            raise ValueError(f'no class "{unknown[0]}" to protect: the model knows {known}')
 
     def macs(self, size: tuple[int, int], mode: ModeLike = UNPAUSED) -> int:
         """Exact MACs of one image of ``size`` (height, width), by ratios only.

@@ -7,7 +7,7 @@ import yaml
 
 from paumer.classes import CAMVID, paint
 from paumer.disk import new_beside
-from paumer.drawing import Picture, contact_sheet, overlay, write_image, write_mask
+from paumer.drawing import Picture, contact_sheet, mask_image, overlay, write_image
 from paumer.scenes.scene import scene, scene_seeds
 
 
@@ -30,7 +30,7 @@ def write_scenes(
             for seed in scene_seeds(split, count):
                 image, labels = scene(seed, size)
                 write_image(new / "images" / split / f"{seed:08d}.png", image)
-                write_mask(new / "masks" / split / f"{seed:08d}.png", labels, CAMVID)
+                write_image(new / "masks" / split / f"{seed:08d}.png", mask_image(labels, CAMVID))
                 if len(samples) < 12:
                     samples.append((image, overlay(image, paint(labels, CAMVID), 0.6)))
                 done += 1

@@ -2,7 +2,6 @@
 
 import json
 from base64 import b64encode
-from collections.abc import Callable
 from io import BytesIO
 
 import numpy as np
@@ -12,30 +11,29 @@ from paumer.drawing import Picture, mask_image
 from paumer.inference.result import Segmentation
 
 PNG, JSON = "image/png", "application/json"
+OUTPUTS = ("mask", "overlay", "rle", "all")
+"""What a client may choose; all of it at once comes as JSON."""
 
 
-def mask(result: Segmentation) -> tuple[bytes, str]:
-    """The class ids as a palette PNG, and its media type."""
-    return png(mask_image(result.labels, result.classes)), PNG
+def encode(result: Segmentation, output: str) -> tuple[bytes, str]:
+    """One output, and its media type: a palette PNG, the image under its classes, or runs."""
+    if output == "rle":
+        return json.dumps(run_lengths(result), separators=(",", ":")).encode(), JSON
+    mask = output == "mask"
+    return png(mask_image(result.labels, result.classes) if mask else result.blended()), PNG
 
 
-def overlay(result: Segmentation) -> tuple[bytes, str]:
-    """The image under its classes as PNG, and its media type."""
-    return png(result.blended()), PNG
-
-
-def run_lengths(result: Segmentation) -> tuple[bytes, str]:
-    """The class ids as runs along the rows, [class, length] each, as JSON, and its media type."""
+def run_lengths(result: Segmentation) -> dict[str, object]:
+    """The class ids as runs along the rows, [class, length] each."""
     flat = result.labels.ravel()
     starts = np.flatnonzero(np.diff(flat, prepend=-1 - int(flat[0])))
     lengths = np.diff(starts, append=flat.size)
     height, width = result.labels.shape
-    values = {
+    return {
         "size": [width, height],
         "classes": list(result.classes.names),
         "runs": np.stack([flat[starts], lengths], 1).tolist(),
     }
-    return json.dumps(values, separators=(",", ":")).encode(), JSON
 
 
 def everything(result: Segmentation) -> dict[str, object]:
@@ -59,15 +57,6 @@ def everything(result: Segmentation) -> dict[str, object]:
         "blocks": {str(block): float((paused == block).mean()) for block in blocks},
         "images": {name: start + b64encode(png(image)).decode() for name, image in drawn.items()},
     }
-
-
-OUTPUTS: dict[str, Callable[[Segmentation], tuple[bytes, str]]] = {
-    "mask": mask,
-    "overlay": overlay,
-    "rle": run_lengths,
-}
-OUTPUT_NAMES = (*OUTPUTS, "all")
-"""What a client may choose; all of it at once comes as JSON."""
 
 
 def png(image: Picture | Image.Image) -> bytes:

@@ -85,9 +85,6 @@ class Batcher:
         self._stopping = False
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="batcher", daemon=True)
-
-    def start(self) -> None:
-        """Begin to work."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -95,14 +92,10 @@ class Batcher:
         with self._wake:
             self._stopping = True
             self._wake.notify()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
 
     def check_wanted(self) -> None:
-        """Raise `AbandonedError` if nobody waits for the running batch any more.
-
-        For what runs it, between its steps.
-        """
+        """Raise `AbandonedError` if nobody waits for the running batch; called within it."""
         if self.running and all(job.done.cancelled() for job in self.running[0]):
             raise AbandonedError
 
@@ -171,8 +164,6 @@ class Batcher:
         results: Sequence[Segmentation] = ()
         try:
             results = self.run([job.image for job in jobs], mode)
-        except AbandonedError:
-            pass
         except Exception as error:  # Whatever it is, it is these requests', not the service's.
             for job in jobs:
                 if job.done.set_running_or_notify_cancel():
@@ -194,7 +185,8 @@ class Batcher:
             if not self.waiting:
                 return []
             rung = self.choose()
-            kinds = [(job.size, self._mode(job, rung)) for job in self.waiting]
+            modes = [job.mode or self.modes[min(rung, job.limit)] for job in self.waiting]
+            kinds = [(job.size, mode) for job, mode in zip(self.waiting, modes, strict=True)]
             alike = [job for job, kind in zip(self.waiting, kinds, strict=True) if kind == kinds[0]]
             jobs = alike[: self.batch]
             for job in jobs:
@@ -202,6 +194,3 @@ class Batcher:
                 job.mode = kinds[0][1]
             self.running = (jobs, sum(job.work[rung] for job in jobs), perf_counter())
             return jobs
-
-    def _mode(self, job: Job, rung: int) -> Mode:
-        return job.mode or self.modes[min(rung, job.limit)]

@@ -28,8 +28,6 @@ class QueueGovernor:
     """
 
     def __init__(self, rungs: int, target: float) -> None:
-        if rungs < 1:
-            raise ValueError("a governor needs at least one operating point")
         if target <= 0:
             raise ValueError(f"a target of {target:g} s cannot be met: give one above 0")
         self.rungs, self.target = rungs, target

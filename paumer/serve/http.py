@@ -4,14 +4,14 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
@@ -40,7 +40,13 @@ _HEADERS = {
     "frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
 }
 _CLOSE = {"connection": "close"}
-_Result = TypeVar("_Result")
+_REFUSALS: dict[type[Exception], tuple[int, str]] = {
+    BusyError: (429, "busy"),
+    UnknownKindError: (415, "kind"),
+    TooManyPixelsError: (413, "large"),
+    ValueError: (400, "wrong"),
+}
+"""Statuses and reasons, the first that applies."""
 _log = logging.getLogger(__name__)
 
 
@@ -69,9 +75,9 @@ class RefusedError(HTTPException):
         self.reason = reason
 
 
-def create_app(service: Service, limits: Limits | None = None) -> FastAPI:
+def create_app(service: Service, limits: Limits) -> FastAPI:
     """The application around a service, which it starts and stops."""
-    endpoints = Endpoints(service, limits or Limits())
+    endpoints = Endpoints(service, limits)
     app = FastAPI(
         title="paumer",
         version=__version__,
@@ -97,22 +103,76 @@ def create_app(service: Service, limits: Limits | None = None) -> FastAPI:
     for path in ("/healthz", "/readyz"):  # Some balancers want the head alone.
         app.head(path, include_in_schema=False)(gets[path])
     app.add_route("/docs", lambda _: HTMLResponse(listing(app.openapi())), include_in_schema=False)
-    for name, file in {"": PAGE / "index.html", **{f.name: f for f in PAGE.iterdir()}}.items():
-        app.add_route(f"/{name}", partial(_send_file, file), include_in_schema=False)
+    files = {"/": PAGE / "index.html", **{f"/{file.name}": file for file in PAGE.iterdir()}}
+    for path in files:
+        app.add_route(path, lambda r: FileResponse(files[r.url.path]), include_in_schema=False)
     return app
 
 
-async def _send_file(file: Path, _: Request) -> Response:
-    return FileResponse(file)
+class Endpoints:
+    """What answers at each path; images are decoded and encoded in two threads."""
 
+    def __init__(self, service: Service, limits: Limits) -> None:
+        self.service, self.limits = service, limits
+        self.held = 0  # Bytes of all bodies.
 
-class BodyLimit:
-    """Receives bodies; bounds each of them, and all that are ``held`` together."""
+    @asynccontextmanager
+    async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        """Start the service in the background; at the end stop it."""
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2, "images"))
+        ticking = asyncio.create_task(self._tick())
+        yield
+        ticking.cancel()
+        await asyncio.to_thread(self.service.stop)
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits, self.held = limits, 0
+    async def _tick(self) -> None:
+        """Start the service, then let it look at its queue every second."""
+        try:
+            await asyncio.to_thread(self.service.start)
+            while True:
+                await asyncio.sleep(1)
+                self.service.tick()
+        except Exception as error:
+            self.service.failure = error
 
-    async def receive(self, request: Request, body: bytearray) -> None:
+    async def segment(self, request: Request) -> Response:
+        """Segment an image: the body, or the file field "image" of a form."""
+        watch, body = self.service.watch, bytearray()
+        watch.in_flight += 1
+        try:
+            return await self._segment(request, body)
+        except RefusedError as error:
+            watch.refuse(error.reason)
+            raise
+        except (BusyError, ValueError) as error:
+            status, reason = next(_REFUSALS[kind] for kind in _REFUSALS if isinstance(error, kind))
+            watch.refuse(reason)
+            wait = max(1, math.ceil(error.seconds)) if isinstance(error, BusyError) else None
+            headers = {"retry-after": str(wait)} if wait else None
+            raise RefusedError(status, reason, str(error), headers) from error
+        except ClientDisconnect:
+            watch.refuse("gone")
+            return Response(status_code=499)
+        finally:
+            watch.in_flight -= 1
+            self.held -= len(body)
+
+    async def _segment(self, request: Request, body: bytearray) -> Response:
+        self._check_open()
+        self.service.batcher.check(self.service.seconds)  # Before anything is read of it.
+        await self._receive(request, body)
+        begin = perf_counter()
+        image_file, values = await _read_form(request, bytes(body))
+        parameters = self.service.read(values)
+        image = await asyncio.to_thread(read_image, image_file, self.limits.pixels)
+        self.service.check_pixels(image, parameters, self.limits.pixels)
+        done = await _unless_gone(request, self.service.submit(image, parameters))
+        point = self.service.point_name(done.result.mode)
+        answer = await asyncio.to_thread(self._answer, done, point, parameters.output, begin)
+        self.service.watch.answered(point, perf_counter() - begin)
+        return answer
+
+    async def _receive(self, request: Request, body: bytearray) -> None:
         """Fill the body with what the client sends.
 
         One that is declared somewhat too large is read to its end and not kept, because a client
@@ -143,74 +203,7 @@ class BodyLimit:
         if length > limit:
             raise too_large()
 
-
-class Endpoints:
-    """What answers at each path, and the threads that decode and encode images for it."""
-
-    def __init__(self, service: Service, limits: Limits) -> None:
-        self.service, self.limits, self.bodies = service, limits, BodyLimit(limits)
-        self.threads = ThreadPoolExecutor(2, "images")
-
-    @asynccontextmanager
-    async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        """Start the service in the background; at the end stop it."""
-        ticking = asyncio.create_task(self._tick())
-        yield
-        ticking.cancel()
-        await self._in_thread(self.service.stop)
-        self.threads.shutdown()
-
-    async def _tick(self) -> None:
-        """Start the service, then let it look at its queue every second."""
-        try:
-            await self._in_thread(self.service.start)
-            while True:
-                await asyncio.sleep(1)
-                self.service.tick()
-        except Exception as error:
-            self.service.failure = error
-
-    async def _in_thread(self, call: Callable[..., _Result], *arguments: Any) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self.threads, call, *arguments)
-
-    async def segment(self, request: Request) -> Response:
-        """Segment an image: the body, or the file field "image" of a form."""
-        watch, body = self.service.watch, bytearray()
-        watch.in_flight += 1
-        try:
-            with _refusals():
-                return await self._segment(request, body)
-        except RefusedError as error:
-            watch.refuse(error.reason)
-            raise
-        except ClientDisconnect:
-            watch.refuse("gone")
-            return Response(status_code=499)
-        finally:
-            watch.in_flight -= 1
-            self.bodies.held -= len(body)
-
-    async def _segment(self, request: Request, body: bytearray) -> Response:
-        self._check_open()
-        self.service.check_room()
-        await self.bodies.receive(request, body)
-        begin = perf_counter()
-        image_file, values = await _read_form(request, bytes(body))
-        parameters = self.service.read(values)
-        image = await self._in_thread(read_image, image_file, self.limits.pixels)
-        self.service.check_pixels(image, parameters, self.limits.pixels)
-        done = await _unless_gone(request, self.service.submit(image, parameters))
-        point = self.service.point_name(done.result.mode)
-        response, seconds = await self._in_thread(
-            self._answer, done, point, parameters.output, begin
-        )
-        self.service.watch.answered(point, seconds)
-        return response
-
-    def _answer(
-        self, done: Done, point: str | None, output: str, begin: float
-    ) -> tuple[Response, float]:
-        """The answer, and the seconds since ``begin``."""
+    def _answer(self, done: Done, point: str | None, output: str, begin: float) -> Response:
         start, result = perf_counter(), done.result
 
         def times() -> dict[str, float]:
@@ -218,24 +211,17 @@ class Endpoints:
             spans = {"queue": done.queued, "compute": done.compute, "encode": encode}
             return {name: 1000 * span for name, span in {**spans, "total": total}.items()}
 
-        if output in answers.OUTPUTS:
-            content, kind = answers.OUTPUTS[output](result)
+        headers = {"x-paumer-mode": str(result.mode), "x-paumer-point": quote(point or "")}
+        if output == "all":
+            work = self.service.work_ratio(result)
+            values: dict[str, object] = {"mode": str(result.mode), "point": point, "work": work}
+            values |= answers.everything(result) | {"milliseconds": times()}
+            content, kind = json.dumps(values).encode(), answers.JSON
         else:
-            values = {
-                "mode": str(result.mode),
-                "point": point,
-                "work": self.service.work_ratio(result),
-                **answers.everything(result),
-            }
-            content, kind = json.dumps(values | {"milliseconds": times()}).encode(), answers.JSON
-        milliseconds = times()
-        total = milliseconds.pop("total")
-        headers = {
-            "x-paumer-mode": str(result.mode),
-            "x-paumer-point": quote(point or ""),
-            "server-timing": ", ".join(f"{k};dur={v:.2f}" for k, v in milliseconds.items()),
-        }
-        return Response(content, media_type=kind, headers=headers), total / 1000
+            content, kind = answers.encode(result, output)
+        spans = [f"{name};dur={span:.2f}" for name, span in times().items() if name != "total"]
+        headers["server-timing"] = ", ".join(spans)
+        return Response(content, media_type=kind, headers=headers)
 
     def _check_open(self) -> None:
         if self.service.draining:
@@ -266,7 +252,7 @@ class Endpoints:
         """A synthetic street as PNG."""
         if number not in map(str, range(1, SCENES + 1)):
             raise RefusedError(404, "wrong", f"no scene {number}: there are 1 to {SCENES}")
-        return Response(await self._in_thread(_scene_file, number), media_type=answers.PNG)
+        return Response(await asyncio.to_thread(_scene_file, number), media_type=answers.PNG)
 
     async def healthy(self) -> Response:
         """Whether the process lives."""
@@ -280,22 +266,6 @@ class Endpoints:
     async def metrics(self) -> Response:
         """Counters for Prometheus."""
         return Response(self.service.watch.metrics(), media_type="text/plain; version=0.0.4")
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """What goes wrong inside, as what the client is answered."""
-    try:
-        yield
-    except BusyError as error:
-        wait = {"retry-after": str(max(1, math.ceil(error.seconds)))}
-        raise RefusedError(429, "busy", str(error), wait) from error
-    except UnknownKindError as error:
-        raise RefusedError(415, "kind", str(error)) from error
-    except TooManyPixelsError as error:
-        raise RefusedError(413, "large", str(error)) from error
-    except ValueError as error:
-        raise RefusedError(400, "wrong", str(error)) from error
 
 
 async def _read_form(request: Request, body: bytes) -> tuple[bytes, dict[str, str]]:

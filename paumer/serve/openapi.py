@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paumer import __version__
-from paumer.serve.answers import OUTPUT_NAMES
+from paumer.serve.answers import OUTPUTS
 
 _FILE = {"schema": {"type": "string", "format": "binary"}}
 _FORM = {"type": "object", "properties": {"image": _FILE["schema"]}, "required": ["image"]}
@@ -30,7 +30,7 @@ SEGMENT: dict[str, Any] = {
             default="auto",
         ),
         _option("floor", "With auto: name of the fastest operating point that will do."),
-        _option("output", "What to answer.", enum=list(OUTPUT_NAMES), default="mask"),
+        _option("output", "What to answer.", enum=list(OUTPUTS), default="mask"),
     ],
     "requestBody": {
         "required": True,

@@ -27,9 +27,8 @@ def listen(host: str, port: int) -> socket.socket:
         raise OSError(f"cannot serve at {host}:{port}: {error.strerror or error}") from error
 
 
-def run(service: Service, at: socket.socket, limits: Limits | None = None) -> None:
+def run(service: Service, at: socket.socket, limits: Limits) -> None:
     """Serve until SIGTERM or SIGINT, then finish what was accepted."""
-    limits = limits or Limits()
     config = uvicorn.Config(
         create_app(service, limits),
         http=patient(limits.seconds),

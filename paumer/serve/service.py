@@ -1,7 +1,7 @@
 """A model at work for others: its operating points, the batcher and the governor, without HTTP."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -17,7 +17,7 @@ from paumer.inference.tiles import Inference, scaled_size
 from paumer.measurement import Measurement, pareto_front
 from paumer.mode import UNPAUSED, Mode
 from paumer.pause_config import PauseConfig, Threshold
-from paumer.serve.answers import OUTPUT_NAMES
+from paumer.serve.answers import OUTPUTS
 from paumer.serve.batcher import Batcher, Done, Job
 from paumer.serve.governor import QueueGovernor
 from paumer.serve.watch import Watch
@@ -69,7 +69,6 @@ class Service:
         self.points = {point: self.known[point]} if point else ladder_points(self.known)
         self.names = tuple(self.points)
         self.modes = tuple(point.mode for point in self.points.values())
-        self.batch, self.inference = batch, Inference(batch=batch)
         self.watch = Watch(self.names)
         self.ready = self.draining = False
         self.failure: Exception | None = None
@@ -79,18 +78,27 @@ class Service:
         """What an image of the model's size takes at each point, on this machine."""
         self.batcher: Batcher
         """The queue; there is one once the service is ready."""
-        self._queue = queue
-        self._macs = lru_cache(4096)(partial(_sure_macs, predictor, self.inference))
+        self._queue, self._batch, self._inference = queue, batch, Inference(batch=batch)
+        self._macs = lru_cache(4096)(partial(_sure_macs, predictor, self._inference))
 
     def start(self) -> None:
         """Time the operating points on this machine, then begin to work."""
+        from paumer.study.speed import time_interleaved
+
         size = self.predictor.config.image_size
-        self.seconds = time_modes(self.predictor, self.modes, size)
+        image = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+        runs = [partial(self.predictor.predict_batch, [image], mode) for mode in self.modes]
+        seconds = time_interleaved(runs, self.predictor.device, rounds=5, warmup=1).min(0)
+        # A faster point is not slower: where it seems so, the network is too small to tell.
+        self.seconds = tuple(np.minimum.accumulate(seconds).tolist())
         self.target = self.target or _PATIENCE * self._expected(size, UNPAUSED)
         governor = QueueGovernor(len(self.modes), self.target)
-        worker = stoppable(self.predictor, lambda: batcher.check_wanted())
-        run = partial(worker.predict_batch, inference=self.inference)
-        self.batcher = batcher = Batcher(run, self.modes, governor, self._queue, self.batch)
+        worker = self.predictor
+        if isinstance(worker.engine, TorchEngine):  # Others cannot end early.
+            engine = TorchEngine(worker.network, lambda: batcher.check_wanted())
+            worker = Predictor(worker.network, worker.points, engine)
+        run = partial(worker.predict_batch, inference=self._inference)
+        self.batcher = batcher = Batcher(run, self.modes, governor, self._queue, self._batch)
         batcher.on_batch = self.watch.batch
         self.watch.follow(
             point=lambda: governor.rung,
@@ -98,7 +106,6 @@ class Service:
             queue=lambda: len(batcher.waiting),
             queue_filled=batcher.filled,
         )
-        batcher.start()
         self.ready = True
 
     def stop(self) -> None:
@@ -109,15 +116,14 @@ class Service:
 
     def read(self, values: Mapping[str, str]) -> Parameters:
         """The parameters of a request; raises ValueError unless they can be met."""
-        if unknown := [name for name in values if name not in OPTIONS]:
-            name, choices = unknown[0], ", ".join(OPTIONS)
-            hint = " (a mode says it all, such as mode=3:0.4 exit)" if name in _REMOVED else ""
-            raise ValueError(f'no option "{name}"{hint}: choose from {choices}')
+        for name in values:
+            if name not in OPTIONS:
+                hint = " (a mode says it all, such as mode=3:0.4 exit)" if name in _REMOVED else ""
+                raise ValueError(f'no option "{name}"{hint}: choose from {", ".join(OPTIONS)}')
         mode, floor = values.get("mode", "auto"), values.get("floor")
         output = values.get("output", "mask")
-        if output not in OUTPUT_NAMES:
-            choices = ", ".join(OUTPUT_NAMES)
-            raise ValueError(f'output "{output}" is not known: choose from {choices}')
+        if output not in OUTPUTS:
+            raise ValueError(f'output "{output}" is not known: choose from {", ".join(OUTPUTS)}')
         if floor is not None and mode != "auto":
             raise ValueError(f'floor goes with mode "auto", and mode is "{mode}"')
         if floor is not None and floor not in self.names:
@@ -138,10 +144,6 @@ class Service:
                 f"none, {', '.join(self.known)}"
             )
         return self.predictor.mode(text)
-
-    def check_room(self) -> None:
-        """Raise `BusyError` if a usual image has no chance, before anything is read of it."""
-        self.batcher.check(self.seconds)
 
     def check_pixels(self, image: Picture, parameters: Parameters, limit: int) -> None:
         """Raise if the network would run more than ``limit`` pixels, in any mode that may run."""
@@ -164,7 +166,7 @@ class Service:
             images = expected / self.seconds[0]  # So many of the model's size take as long.
             least = self.seconds[parameters.limit]
             work = tuple(images * max(seconds, least) for seconds in self.seconds)
-        seen = self.predictor.input_size(size, first)
+        seen = self.predictor.geometry(size, first).window
         return self.batcher.submit(Job(image, seen, work, parameters.limit, parameters.mode))
 
     def point_name(self, mode: Mode) -> str | None:
@@ -174,7 +176,12 @@ class Service:
     def work_ratio(self, result: Segmentation) -> float:
         """The MACs of a result over those without pausing."""
         size = (result.labels.shape[0], result.labels.shape[1])
-        by_ratio = replace(result.mode, pause=_ratios_paused(result))
+        active, stages = result.paused_after.size, []
+        for block, amount in result.mode.pause.stages:
+            paused = int((result.paused_after == block).sum())
+            stages.append((block, paused / active if isinstance(amount, Threshold) else amount))
+            active -= paused
+        by_ratio = replace(result.mode, pause=PauseConfig(tuple(stages)))
         return self._macs(size, by_ratio) / self._macs(size, UNPAUSED)
 
     def describe(self) -> dict[str, object]:
@@ -230,23 +237,12 @@ class Service:
 
     def _allowed(self, parameters: Parameters) -> tuple[Mode, ...]:
         """The modes in which a request may run."""
-        fixed = parameters.mode
-        return self.modes[: parameters.limit + 1] if fixed is None else (fixed,)
+        return (parameters.mode,) if parameters.mode else self.modes[: parameters.limit + 1]
 
     def _expected(self, size: tuple[int, int], mode: Mode) -> float:
         """The seconds that an image should take, by its MACs and the timing of the first point."""
         timed = self._macs(self.predictor.config.image_size, self.modes[0])
         return self.seconds[0] / timed * self._macs(size, mode)
-
-
-def stoppable(predictor: Predictor, check: Callable[[], None]) -> Predictor:
-    """The predictor, which ends early if ``check``, called after every block, raises.
-
-    Networks that do not run in torch block by block never call it.
-    """
-    if not isinstance(predictor.engine, TorchEngine):
-        return predictor
-    return Predictor(predictor.network, predictor.points, TorchEngine(predictor.network, check))
 
 
 def _sure_macs(
@@ -296,26 +292,3 @@ def ladder_points(points: Mapping[str, Measurement]) -> dict[str, Measurement]:
         if point.miou is None or point.mode in kept:
             ladder.setdefault(point.mode, name)
     return {name: points[name] for name in ladder.values()}
-
-
-def time_modes(
-    predictor: Predictor, modes: Sequence[Mode], size: tuple[int, int]
-) -> tuple[float, ...]:
-    """The least seconds that one image of that (height, width) takes in each mode."""
-    from paumer.study.speed import time_interleaved
-
-    image = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
-    runs = [partial(predictor.predict_batch, [image], mode) for mode in modes]
-    seconds = time_interleaved(runs, predictor.device, rounds=5, warmup=1).min(0)
-    # A faster point is not slower: where it seems so, the network is too small to tell.
-    return tuple(np.minimum.accumulate(seconds).tolist())
-
-
-def _ratios_paused(result: Segmentation) -> PauseConfig:
-    """The configuration by ratios that pauses what paused in this image."""
-    active, stages = result.paused_after.size, []
-    for block, amount in result.mode.pause.stages:
-        paused = int((result.paused_after == block).sum())
-        stages.append((block, paused / active if isinstance(amount, Threshold) else amount))
-        active -= paused
-    return PauseConfig(tuple(stages))

@@ -31,16 +31,14 @@ class Watch:
         self._last = (0, 0)
         self._registry = CollectorRegistry()
         ours: dict[str, Any] = {"namespace": "paumer", "registry": self._registry}
-        latency, batch = (
-            "From a request's last byte to its answer",
-            "Time of a batch in the network",
-        )
-        self._latency = Histogram("latency_seconds", latency, buckets=_SECONDS, **ours)
-        self._compute = Histogram("batch_seconds", batch, buckets=_SECONDS, **ours)
+        text = "From a request's last byte to its answer"
+        self._latency = Histogram("latency_seconds", text, buckets=_SECONDS, **ours)
+        text = "Time of a batch in the network"
+        self._compute = Histogram("batch_seconds", text, buckets=_SECONDS, **ours)
         sizes = (1, 2, 4, 8, 16, 32)
         self._batch = Histogram("batch_size", "Images that ran together", buckets=sizes, **ours)
-        reasons = "Requests without a result, by reason"
-        self._refused = Counter("refused", reasons, ["reason"], **ours)
+        text = "Requests without a result, by reason"
+        self._refused = Counter("refused", text, ["reason"], **ours)
         self._answered = Counter("answered", "Results, by operating point", ["point"], **ours)
         for point in points:
             self._answered.labels(point)
@@ -78,9 +76,9 @@ class Watch:
         middle, high = (recent[int(share * (len(recent) - 1) + 0.5)] for share in (0.5, 0.99))
         return round(1000 * middle, 3), round(1000 * high, 3)
 
-    def rate(self, seconds: int = 5) -> float:
-        """Requests per second, answered or refused as busy, over the last seconds."""
-        recent: list[int] = [entry["requests"] for entry in self.history][-seconds:]
+    def rate(self) -> float:
+        """Requests per second, answered or refused as busy, over the last five."""
+        recent: list[int] = [entry["requests"] for entry in self.history][-5:]
         return sum(recent) / max(1, len(recent))
 
     def tick(self, point: str, queue: int) -> None:

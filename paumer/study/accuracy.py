@@ -1,7 +1,6 @@
 """What a model gets right over a data set: counts of pixels, IoU, intervals."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -12,6 +11,7 @@ from jaxtyping import Float, Int, Integer
 from paumer.classes import IGNORE
 from paumer.criteria import Criterion, oracle, patch_labels, random
 from paumer.data.samples import Dataset, Sample
+from paumer.inference.ahead import map_ahead
 from paumer.inference.predictor import Predictor
 from paumer.inference.tiles import Inference
 from paumer.mode import Mode
@@ -104,7 +104,7 @@ class Tally:
         self, draws: int = 1000, level: float = 0.95, seed: int = 0
     ) -> tuple[float, float]:
         """A bootstrap interval of the mIoU: images drawn with replacement."""
-        return _middle(self.resampled(draws, seed), level)
+        return middle(self.resampled(draws, seed), level)
 
     def resampled(self, draws: int = 1000, seed: int = 0) -> Float[np.ndarray, " draws"]:
         """The mIoU of each of many draws of images; the same draws for the same seed."""
@@ -145,32 +145,13 @@ def _sum(one: Counts | None, other: Counts | None) -> Counts | None:
     return None if one is None or other is None else one + other
 
 
-def _middle(values: Float[np.ndarray, " n"], level: float) -> tuple[float, float]:
+def middle(values: Float[np.ndarray, " n"], level: float) -> tuple[float, float]:
     """The bounds between which the middle ``level`` of the values lies."""
     known = values[~np.isnan(values)]  # A draw of images without any label has no value.
     if not len(known):
         return float("nan"), float("nan")
     low, high = np.quantile(known, [(1 - level) / 2, 1 - (1 - level) / 2])
     return float(low), float(high)
-
-
-def paired_difference(
-    first: Sequence[Tally],
-    second: Sequence[Tally],
-    draws: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> tuple[float, float, float]:
-    """The mean mIoU of some runs less that of others, and a bootstrap interval of it.
-
-    All runs see the same drawn images, so that what a hard image costs both does not count.
-    """
-    indices = first[0].indices
-    if any(not np.array_equal(tally.indices, indices) for tally in (*first, *second)):
-        raise ValueError("runs can be paired only where they were counted on the same images")
-    means = [np.mean([t.resampled(draws, seed) for t in part], 0) for part in (first, second)]
-    found = np.mean([t.miou for t in first]) - np.mean([t.miou for t in second])
-    return float(found), *_middle(means[0] - means[1], level)
 
 
 def iou_of_counts(counts: Int[np.ndarray, "*s 3 classes"]) -> Float[np.ndarray, "*s classes"]:
@@ -201,7 +182,6 @@ def evaluate(
     are: each counts some of the batches, which are the same for any number of processes.
     """
     inference = inference or Inference()
-    check_study(predictor, dataset, modes, inference)
     groups = batches(predictor, dataset, modes, inference, indices)[shard[0] :: shard[1]]
     tallies = [Tally.empty(len(dataset.class_set), by_size) for _ in modes]
     for counted in count(predictor, dataset, modes, inference, groups, by_size):
@@ -221,7 +201,8 @@ def count(
 ) -> Iterator[list[Tally]]:
     """What each mode gets right in each group of images."""
     options = (len(dataset.class_set), dataset.class_set.ignore, by_size)
-    for indices, samples in zip(groups, read_ahead(dataset, groups), strict=True):
+    read = map_ahead(lambda group: [dataset[index] for index in group], groups)
+    for indices, samples in zip(groups, read, strict=True):
         images = [sample.image for sample in samples]
         found: dict[int, Tally] = {}
         for numbers in group_by_size(modes).values():
@@ -254,20 +235,6 @@ def study_criteria(
     return given
 
 
-def check_study(
-    predictor: Predictor, dataset: Dataset, modes: Sequence[Mode], inference: Inference
-) -> None:
-    """Raise unless the modes can be counted on that data set."""
-    check_classes(predictor, dataset)
-    for mode in modes:
-        predictor.mode(mode, study=True)
-        windows = inference.window or predictor.config.window
-        if mode.criterion == "oracle" and (windows or inference.flip or inference.scales != (1.0,)):
-            raise ValueError(
-                f'oracle needs whole images, once ("{mode}"): leave out window, scales and flip'
-            )
-
-
 def batches(
     predictor: Predictor,
     dataset: Dataset,
@@ -277,30 +244,23 @@ def batches(
 ) -> list[list[int]]:
     """The images in batches as large as the windows of the first image allow.
 
-    At random what pauses follows from the image's number, so each is a batch of its own.
+    Raises unless the modes can be counted on that data set. At random what pauses follows from the
+    image's number, so each is a batch of its own.
     """
+    check_classes(predictor, dataset)
+    windows = inference.window or predictor.config.window
+    for mode in modes:
+        predictor.mode(mode, study=True)
+        if mode.criterion == "oracle" and (windows or inference.flip or inference.scales != (1.0,)):
+            raise ValueError(
+                f'oracle needs whole images, once ("{mode}"): leave out window, scales and flip'
+            )
     indices, size = sorted(range(len(dataset)) if indices is None else indices), 1
     if indices and all(mode.criterion != "random" for mode in modes):
         height, width = dataset[indices[0]].labels.shape
-        windows = max(predictor.windows((height, width), mode, inference) for mode in modes)
-        size = max(1, inference.batch // windows)
+        most = max(predictor.windows((height, width), mode, inference) for mode in modes)
+        size = max(1, inference.batch // most)
     return [indices[begin : begin + size] for begin in range(0, len(indices), size)]
-
-
-def read_ahead(dataset: Dataset, groups: Iterable[Sequence[int]]) -> Iterator[list[Sample]]:
-    """The samples of each group, the next ones read by a thread meanwhile."""
-
-    def read(group: Sequence[int]) -> list[Sample]:
-        return [dataset[index] for index in group]
-
-    coming: Future[list[Sample]] | None = None
-    with ThreadPoolExecutor(1) as pool:
-        for group in groups:
-            ready, coming = coming, pool.submit(read, group)
-            if ready:
-                yield ready.result()
-        if coming:
-            yield coming.result()
 
 
 def check_classes(predictor: Predictor, dataset: Dataset) -> None:

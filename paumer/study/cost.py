@@ -29,7 +29,6 @@ from paumer.model.backbone import gather_table
 from paumer.model.decoders import TokenDecoder, upsample
 from paumer.model.segmenter import PausingSegmenter
 from paumer.model.walk import Pause, Walk
-from paumer.pause_config import Threshold
 from paumer.progress import Progress
 from paumer.study.speed import (
     SpeedSettings,
@@ -73,38 +72,31 @@ class CostTable:
     def seconds(self, mode: Mode = UNPAUSED) -> float:
         """The predicted time of one batch."""
         mode.pause.check(self.depth, mode.early_exit)
-        amounts = dict(mode.pause.stages)
-        scoring_ladder = self.pausing[scoring(mode)]
+        counts = pausing.keep_counts(self.patches, mode.pause)
         active, means, total = self.patches, 0, self.embed + self.upsampling
         for number in range(1, self.depth + 1):
             total += between(self.block, active + self.prefix + means)
-            amount = amounts.get(number)
-            if isinstance(amount, Threshold):
-                raise ValueError(f'the cost of "{mode}" depends on the image: give shares')
-            if amount is not None:
-                total += between(scoring_ladder, active)
-                active, before = pausing.keep_count(active, amount), active
+            if number in counts:
+                total += between(self.pausing[scoring(mode)], active)
+                active, before = counts[number], active
                 means += self.context and active < before
                 total += between(self.assembling, active)
         return total + between(self.decoder, active if mode.early_exit else self.patches)
 
-    def predict(self, mode: Mode, base: "CostTable | None" = None) -> Measurement:
-        """The predicted speed as a measurement; ``base`` is the table of the usual size."""
-        seconds, base = self.seconds(mode), base or self
-        return Measurement(
-            mode=mode,
-            predicted=True,
-            images_per_second=self.batch / seconds / self.windows,
-            latency_ms=1000 * seconds * self.windows,
-            speed_up=base.seconds() * base.windows / (seconds * self.windows),
-            where=in_words(base.environment),
-            when=str(self.environment["when"]),
-        )
 
-
-def predict_speed(tables: "Mapping[int | None, CostTable]", mode: Mode) -> Measurement:
+def predict_speed(tables: Mapping[int | None, CostTable], mode: Mode) -> Measurement:
     """The predicted speed of a mode, whose speed-up is over no pausing at the usual size."""
-    return tables[mode.size].predict(mode, tables[None])
+    table, base = tables[mode.size], tables[None]
+    seconds = table.seconds(mode)
+    return Measurement(
+        mode=mode,
+        predicted=True,
+        images_per_second=table.batch / seconds / table.windows,
+        latency_ms=1000 * seconds * table.windows,
+        speed_up=base.seconds() * base.windows / (seconds * table.windows),
+        where=in_words(base.environment),
+        when=str(table.environment["when"]),
+    )
 
 
 def scoring(mode: Mode) -> str:
@@ -193,13 +185,11 @@ def _add_runs(
 
 def ladder(patches: int) -> list[int]:
     """Token counts to time: close together where few are left, and where kernels change."""
-    counts = {max(1, round(patches * part)) for part in _PARTS}
+    parts = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+    counts = {max(1, round(patches * part)) for part in parts}
     # Attention kernels change their tiling at such counts (prefix tokens included).
     edges = {edge + side for edge in (192, 768) for side in (-2, -1)}
     return sorted(counts | {edge for edge in edges if edge < patches})
-
-
-_PARTS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 def between(steps: Ladder, count: int) -> float:

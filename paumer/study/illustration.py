@@ -6,13 +6,10 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 
-from paumer.classes import paint
 from paumer.criteria import entropy
-from paumer.drawing import overlay
 from paumer.inference.predictor import Predictor
 from paumer.inference.result import block_colours
 from paumer.mode import Mode
-from paumer.pause_config import PauseConfig
 from paumer.pausing import Stage
 
 
@@ -36,31 +33,19 @@ def illustrate(predictor: Predictor, image: UInt8[np.ndarray, "h w 3"], mode: Mo
     with torch.inference_mode():
         seen = predictor.network_inputs(image, mode)
         prediction = predictor.network(seen, replace(mode, size=None), full_size=False)
-    blocks = mode.pause.blocks
+    blocks, paused = mode.pause.blocks, result.paused_after
     colours = block_colours(len(blocks) + 1)[1:]
-    key = tuple(
-        (f"after block {block}", colour) for block, colour in zip(blocks, colours, strict=True)
-    )
+    key = tuple((f"after block {b}", colour) for b, colour in zip(blocks, colours, strict=True))
     panels = [Panel("image", image)]
     for number, stage in enumerate(prediction.stages, 1):
-        so_far = np.where(result.paused_after <= stage.block, result.paused_after, 0)
-        panels += [
-            Panel(f"entropy after block {stage.block}", _entropy_map(stage, prediction.grid)),
-            Panel(
-                f"paused so far: {(so_far > 0).mean():.0%}",
-                replace(result, paused_after=so_far.astype(np.uint8)).tinted(),
-                key[:number],
-            ),
-        ]
-    end = replace(result, paused_after=(result.paused_after > 0).astype(np.uint8))
-    dimmed = replace(end, mode=Mode(pause=PauseConfig(((1, 0.5),)))).tinted(
-        0.85, ((0, 0, 0), (30, 30, 30))
-    )
-    return [
-        *panels,
-        Panel(f"through all blocks: {(result.paused_after == 0).mean():.0%}", dimmed),
-        Panel("result", overlay(image, paint(result.labels, result.classes))),
-    ]
+        entropies = _entropy_map(stage, prediction.grid)
+        so_far = replace(result, paused_after=np.where(paused <= stage.block, paused, 0))
+        title = f"paused so far: {(so_far.paused_after > 0).mean():.0%}"
+        panels.append(Panel(f"entropy after block {stage.block}", entropies))
+        panels.append(Panel(title, so_far.tinted(), key[:number]))
+    dimmed = result.tinted(0.85, [(30, 30, 30)] * (len(blocks) + 1))
+    panels.append(Panel(f"through all blocks: {(paused == 0).mean():.0%}", dimmed))
+    return [*panels, Panel("result", result.blended())]
 
 
 def _entropy_map(stage: Stage, grid: tuple[int, int]) -> Float[np.ndarray, "gh gw"]:

@@ -9,21 +9,18 @@ import numpy as np
 from jaxtyping import Int
 
 from paumer.measurement import Measurement, baseline, miou_of, pareto_front, speed_of
-from paumer.study.figures import BLUE, GREY, INK, ORANGE, plot, shades, sheet
+from paumer.study.figures import BLUE, GREY, INK, ORANGE, SERIES, plot, shades, sheet
 from paumer.study.illustration import Panel
 from paumer.study.uncertainty import EntropyCounts, bin_edges
 
-LINES = (
-    (BLUE, "-", "o"),
-    (ORANGE, "--", "s"),
-    ("#009e73", "-.", "^"),
-    ("#cc79a7", ":", "D"),
-    ("#56b4e9", "-", "v"),
-    ("#e69f00", "--", "P"),
-)
+_DASHES = ("-", "--", "-.", ":", "-", "--")
+LINES = tuple(zip((*SERIES, "#56b4e9", "#e69f00"), _DASHES, "os^DvP", strict=True))
 """Colour, line and mark of each series: told apart without colour too."""
 
 TRADEOFF = {"xlabel": "images per second", "ylabel": "mIoU, %"}
+BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+EVERY = 2
+"""Entropies are drawn after every second block."""
 
 
 def draw_tradeoff(
@@ -80,20 +77,18 @@ def draw_comparison(
             label = f"{name}\n({hardware})" if hardware else name
             axes.plot(*_points(front), **_style(number), label=label)
         axes.set_xscale("log")
-        axes.legend(frameon=False, fontsize=6.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        axes.legend(frameon=False, fontsize=6.5, **BESIDE)
 
 
-def draw_entropies(counts: EntropyCounts, path: Path, every: int = 2) -> None:
+def draw_entropies(counts: EntropyCounts, path: Path) -> None:
     """Entropies of right and wrong patches after every second block, as half violins."""
     labels = {"xlabel": "after block", "ylabel": "entropy, nats"}
     with plot((7.2, 3.4), *_files(path), **labels) as axes:
-        _violins(axes, counts.sum(1), every, counts.shape[1])
+        _violins(axes, counts.sum(1), counts.shape[1])
         _violin_legend(axes)
 
 
-def draw_class_entropies(
-    counts: EntropyCounts, names: Sequence[str], path: Path, every: int = 2
-) -> None:
+def draw_class_entropies(counts: EntropyCounts, names: Sequence[str], path: Path) -> None:
     """The same for each class alone, with its number of patches."""
     shown = [number for number in range(len(names)) if counts[:, number].any()]
     columns = 3 if len(shown) <= 12 else 5
@@ -101,8 +96,8 @@ def draw_class_entropies(
     with sheet(2.6 * columns, 1.7 * rows + 0.4, *_files(path)) as figure:
         panels = np.atleast_1d(figure.subplots(rows, columns, sharex=True, sharey=True)).ravel()
         for axes, number in zip(panels, shown, strict=False):
-            _violins(axes, counts[:, number], every, len(names))
-            patches = counts[every - 1 :: every, number][-1].sum()
+            _violins(axes, counts[:, number], len(names))
+            patches = counts[EVERY - 1 :: EVERY, number][-1].sum()
             axes.set_title(f"{names[number]} ({patches:,})", fontsize=8.5, loc="left")
         for axes in panels[len(shown) :]:
             axes.set_visible(False)
@@ -123,7 +118,7 @@ def draw_block_counts(
     colours = {"median": INK, "box": "#7a7a7a", "whisker": GREY, "cap": GREY}
     boxes: dict[str, Any] = {f"{part}props": {"color": colours[part]} for part in colours}
     with plot((6.8, 3.8), *_files(path), **labels, title=title) as axes:
-        values = [list(speeds[number]) for number in speeds]
+        values = list(speeds.values())
         axes.boxplot(values, positions=list(speeds), widths=0.6, whis=(0, 100), **boxes)
         for number, (name, points) in enumerate(lines.items()):
             axes.plot(*zip(*points, strict=True), **_style(number), label=name)
@@ -132,18 +127,13 @@ def draw_block_counts(
         axes.legend(frameon=False, fontsize=8.5)
 
 
-def draw_one_pause(measurements: Sequence[Measurement], path: Path, title: str = "") -> None:
-    """One pause: a line for each block over its ratios, coloured from early to late."""
-    _draw_pauses(measurements, path, title, 1)
+def draw_pauses(
+    measurements: Sequence[Measurement], pauses: int, path: Path, title: str = ""
+) -> None:
+    """A line for each first block, coloured from early to late, and the model without pausing.
 
-
-def draw_two_pauses(measurements: Sequence[Measurement], path: Path, title: str = "") -> None:
-    """Two pauses: the Pareto front of each first block, over all that was measured in grey."""
-    _draw_pauses(measurements, path, title, 2)
-
-
-def _draw_pauses(measurements: Sequence[Measurement], path: Path, title: str, pauses: int) -> None:
-    """A line for each first block, coloured from early to late, and the model without pausing."""
+    The line of one pause is over its ratios, that of several is their Pareto front.
+    """
     base = baseline(measurements)
     blocks: dict[int, list[Measurement]] = {}
     for item in sorted(measurements, key=speed_of):
@@ -159,14 +149,8 @@ def _draw_pauses(measurements: Sequence[Measurement], path: Path, title: str, pa
             axes.plot(*_points(line), color=colour, label=str(block), **style)
         _mark_reference(axes, base, "no pausing")
         _add_speed_up_axis(axes, speed_of(base))
-        axes.legend(
-            frameon=False,
-            fontsize=8,
-            title="first pause\nafter block" if pauses > 1 else "after block",
-            title_fontsize=8,
-            loc="center left",
-            bbox_to_anchor=(1.0, 0.5),
-        )
+        heading = "first pause\nafter block" if pauses > 1 else "after block"
+        axes.legend(frameon=False, fontsize=8, title=heading, title_fontsize=8, **BESIDE)
 
 
 def draw_method(panels: Sequence[Panel], path: Path, top: float = 1.0) -> None:
@@ -194,16 +178,15 @@ def draw_method(panels: Sequence[Panel], path: Path, top: float = 1.0) -> None:
             bar.set_label("entropy, nats", fontsize=8.5)
 
 
-def _violins(axes: Any, counts: Int[np.ndarray, "blocks 2 bins"], every: int, classes: int) -> None:
+def _violins(axes: Any, counts: Int[np.ndarray, "blocks 2 bins"], classes: int) -> None:
     """Half a violin to the left for right patches, half to the right for wrong ones."""
-    blocks, edges = range(every - 1, len(counts), every), bin_edges(classes)
+    blocks, edges = range(EVERY - 1, len(counts), EVERY), bin_edges(classes)
     middle = (edges[:-1] + edges[1:]) / 2
     for x, block in enumerate(blocks):
         for right, colour, side in ((1, BLUE, -1), (0, ORANGE, 1)):
             width = counts[block, right] / max(1, counts[block, right].max())
-            axes.fill_betweenx(
-                middle, x, x + side * 0.42 * width, color=colour, linewidth=0, alpha=0.9
-            )
+            end = x + side * 0.42 * width
+            axes.fill_betweenx(middle, x, end, color=colour, linewidth=0, alpha=0.9)
     axes.set_xticks(range(len(blocks)), [str(block + 1) for block in blocks])
     axes.set_ylim(0, float(edges[-1]))
 

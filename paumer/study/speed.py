@@ -3,8 +3,8 @@
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -79,58 +79,53 @@ def measure_speed(
 ) -> SpeedReport:
     """The speed of each mode on one batch, next to no pausing, which always leads.
 
-    Every round runs every mode in every engine once (default: torch alone), so that a slow moment
-    of the machine touches all. A mode of another size runs on what ``at_size`` gives for it, by
-    default the images scaled to it.
+    Every round runs every mode in every engine (default: torch) once: a slow moment of the machine
+    touches all. A mode of another size runs on what ``at_size`` gives, by default on scaled images.
     """
-    settings = settings or SpeedSettings()
+    settings, device = settings or SpeedSettings(), images.device
     modes = list(dict.fromkeys([UNPAUSED, *modes]))
     model = model.eval()
     engines = engines or {"torch": TorchEngine(model)}
-    inputs = {mode: (images, mode) for mode in modes}
     for mode in modes:
         check_runnable(mode)
-        if mode.size is not None:
-            seen = at_size(mode.size) if at_size else _scaled(images, mode.size)
-            inputs[mode] = (seen, replace(mode, size=None))
+    inputs = {m: (_scaled(images, m.size, at_size), replace(m, size=None)) for m in modes}
     macs = {m: model.macs(_size(inputs[m][0]), inputs[m][1]) for m in modes if has_fixed_cost(m)}
     size = _size(images) if settings.full_size else None
-    runs = {
+    runs: dict[tuple[str, Mode], Callable[[], Tensor]] = {
         (name, mode): partial(_run, model if name == "torch" else engine, *inputs[mode], size)
         for name, engine in engines.items()
         for mode in modes
     }
-    calls: list[Callable[[], Tensor]] = list(runs.values())
     whole = all(side % p == 0 for side, p in zip(_size(images), model.backbone.patch, strict=True))
-    compare = whole and not settings.full_size and "torch" in engines
-    if compare:
-        calls.append(partial(_reference, model, images))
-    with setting(images.device, settings):
-        seconds = time_interleaved(calls, images.device, settings.rounds, settings.warmup, progress)
-        memory = [peak_memory(call, images.device) for call in runs.values()]
+    if whole and size is None and "torch" in engines:
+        runs["timm", UNPAUSED] = partial(_reference, model, images)
+    with setting(device, settings):
+        calls = list(runs.values())
+        seconds = time_interleaved(calls, device, settings.rounds, settings.warmup, progress)
+        times = {key: column.tolist() for key, column in zip(runs, seconds.T, strict=True)}
+        timm, where = times.pop(("timm", UNPAUSED), None), environment(images, settings, engines)
         pausing = {
             m: pausing_seconds(model, *inputs[m]) for m in modes if m.pause and "torch" in engines
         }
-    fastest = dict(zip(runs, seconds.min(0).tolist(), strict=False))
-    where = environment(images, settings, tuple(engines))
+        memory = {key: peak_memory(runs[key], device) for key in times}
     measurements = [
         Measurement(
             mode=mode,
             engine=engine,
-            images_per_second=len(images) / best,
-            latency_ms=1000 * float(np.median(seconds[:, number])),
-            latency_ms_p95=1000 * float(np.percentile(seconds[:, number], 95)),
-            speed_up=fastest[engine, UNPAUSED] / best,
+            images_per_second=len(images) / min(rounds),
+            latency_ms=1000 * float(np.median(rounds)),
+            latency_ms_p95=1000 * float(np.percentile(rounds, 95)),
+            speed_up=min(times[engine, UNPAUSED]) / min(rounds),
             mac_ratio=macs[UNPAUSED] / macs[mode] if mode in macs else None,
             gmacs=macs[mode] / 1e9 if mode in macs else None,
-            pausing_ratio=pausing.get(mode, 0.0) / best if engine == "torch" else None,
-            peak_memory_mb=memory[number],
+            pausing_ratio=pausing.get(mode, 0.0) / min(rounds) if engine == "torch" else None,
+            peak_memory_mb=memory[engine, mode],
             where=in_words(where),
-            when=str(where["when"]),
+            when=where["when"],
         )
-        for number, ((engine, mode), best) in enumerate(fastest.items())
+        for (engine, mode), rounds in times.items()
     ]
-    ratio = seconds.min(0)[-1] / fastest["torch", UNPAUSED] if compare else None
+    ratio = min(timm) / min(times["torch", UNPAUSED]) if timm else None
     return SpeedReport(tuple(measurements), ratio, where)
 
 
@@ -139,11 +134,16 @@ def has_fixed_cost(mode: Mode) -> bool:
     return not any(isinstance(amount, Threshold) for _, amount in mode.pause.stages)
 
 
-def _scaled(images: Float[Tensor, "b 3 h w"], side: int) -> Float[Tensor, "b 3 _h _w"]:
-    """The images with their shorter side of that length."""
+def _scaled(
+    images: Tensor, side: int | None, at_size: Callable[[int], Tensor] | None
+) -> Float[Tensor, "b 3 _h _w"]:
+    """The images with their shorter side of that length, if one is given."""
+    if side is None:
+        return images
+    if at_size:
+        return at_size(side)
     size = scaled_size(_size(images), side)
-    same = size == _size(images)
-    return images if same else F.interpolate(images, size, mode="bilinear", antialias=True)
+    return F.interpolate(images, size, mode="bilinear", antialias=True)
 
 
 def _size(images: Tensor) -> tuple[int, int]:
@@ -219,14 +219,13 @@ def best_batch(
     limit: int = 256,
 ) -> int:
     """The batch size with the best unpaused throughput, by doubling until it no longer gains."""
-    best_size, best_speed, size = 1, 0.0, 1
-    quick = replace(settings, rounds=3, warmup=1)
-    while size <= limit:
+    best_size, best_speed = 1, 0.0
+    for size in (2**power for power in range(limit.bit_length())):
         images = image.expand(size, -1, -1, -1).contiguous()
         try:
-            with setting(images.device, quick):
-                call = partial(model, images, full_size=quick.full_size)
-                seconds = time_interleaved([call], images.device, quick.rounds, quick.warmup)
+            with setting(images.device, settings):
+                call = partial(model, images, full_size=settings.full_size)
+                seconds = time_interleaved([call], images.device, rounds=3, warmup=1)
         except RuntimeError as error:  # Out of memory, which has no class of its own on the CPU.
             if "memory" not in str(error).lower():
                 raise
@@ -236,7 +235,6 @@ def best_batch(
             best_size, best_speed = size, speed
         elif speed < 0.95 * best_speed or size >= 4 * best_size:
             break
-        size *= 2
     return best_size
 
 
@@ -284,13 +282,13 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> float | Non
 def environment(
     images: Float[Tensor, "b 3 h w"],
     settings: SpeedSettings,
-    engines: Sequence[str] = ("torch",),
-) -> dict[str, object]:
+    engines: Iterable[str] = ("torch",),
+) -> dict[str, Any]:
     """Where, when and how something was measured."""
     return {
         **machine(images.device),
         "threads": settings.threads or torch.get_num_threads(),
-        "size": [images.shape[2], images.shape[3]],
+        "size": list(images.shape[2:]),
         "batch": len(images),
         "precision": settings.precision,
         "full_size": settings.full_size,
@@ -299,13 +297,12 @@ def environment(
     }
 
 
-def in_words(where: Mapping[str, object]) -> str:
+def in_words(where: Mapping[str, Any]) -> str:
     """An environment in one line."""
-    size: Any = where["size"]
-    threads = f"{where['threads']} thread{'s' * (where['threads'] != 1)}"
+    height, width = where["size"]
     return (
-        f"{where['device']}, {threads}, "
-        f"{where['precision']}, {size[1]}x{size[0]}, batch {where['batch']}, "
+        f"{where['device']}, {where['threads']} thread{'s' * (where['threads'] != 1)}, "
+        f"{where['precision']}, {width}x{height}, batch {where['batch']}, "
         f"{'with' if where['full_size'] else 'without'} the final upsampling"
     )
 
@@ -350,10 +347,8 @@ def _status_kilobytes(name: str) -> int:
 
 
 def _processor() -> str:
-    try:
+    with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
     return platform.processor() or platform.machine()

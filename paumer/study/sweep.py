@@ -24,7 +24,7 @@ from paumer.measurement import Measurement
 from paumer.mode import Mode
 from paumer.model.directory import fingerprint
 from paumer.progress import Progress
-from paumer.study.accuracy import Counts, Tally, batches, check_study, count
+from paumer.study.accuracy import Counts, Tally, batches, count
 from paumer.study.speed import has_fixed_cost
 
 
@@ -52,20 +52,17 @@ class Sweep:
         The first one waits for the others and gives the result, the others give None.
         """
         task = (self.predictor, self.dataset, self.modes, self.inference)
-        check_study(*task)
-        self._claim()
         groups = batches(*task, self.indices)
+        self._claim()
         rank, world = shard
         mine = range(rank, len(groups), world)
         missing = [number for number in mine if not self._file(number).exists()]
-        done = len(mine) - len(missing)
+        before = len(mine) - len(missing)
         report = progress or (lambda *_: None)
-        report(done, len(mine))
+        report(before, len(mine))
         counted = count(*task, [groups[number] for number in missing])
-        for number, tallies in zip(missing, counted, strict=True):
-            counts = np.stack([tally.images for tally in tallies])
-            _write_arrays(self._file(number), counts=counts.astype(np.int32))
-            done += 1
+        for done, (number, tallies) in enumerate(zip(missing, counted, strict=True), before + 1):
+            _write_counts(self._file(number), tallies)
             report(done, len(mine))
         if rank:
             return None
@@ -97,22 +94,23 @@ class Sweep:
             fingerprint(self.predictor.network.state_dict()),
             json.dumps(self.predictor.config.to_json(), sort_keys=True),
             f"{self.dataset.name} {self.dataset.split} {len(self.dataset)}",
-            *map(self._identity, chosen),
+            *(f"{index} {self._files(index)}" for index in chosen),
             repr(self.inference),
             *map(str, self.modes),
         ]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
-    def _identity(self, index: int) -> str:
+    def _files(self, index: int) -> list[tuple[str, int, int]]:
         """What tells an image from others of its name: its files, where it has any."""
         files = self.dataset.files(index) or ()
-        seen = [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
-        return f"{index} {seen}"
+        return [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
 
     def _load(self, number: int) -> Counts:
         path = self._file(number)
         try:
-            return _read_arrays(path)["counts"].astype(np.int64)
+            with np.load(path, allow_pickle=False) as arrays:
+                counts: Counts = arrays["counts"].astype(np.int64)
+                return counts
         except UNREADABLE as error:
             raise ValueError(
                 f'cannot read "{path}" ({error}): remove it, and the sweep counts it again'
@@ -123,37 +121,17 @@ UNREADABLE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile)
 """What reading a broken file of arrays raises."""
 
 
-def _write_arrays(path: Path, **arrays: Any) -> None:
+def _write_counts(path: Path, tallies: Sequence[Tally], **arrays: Any) -> None:
     content = io.BytesIO()
-    np.savez_compressed(content, **arrays)
+    counts = np.stack([tally.images for tally in tallies]).astype(np.int32)
+    np.savez_compressed(content, **arrays, counts=counts)
     replace_file(path, content.getvalue())
-
-
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as file:
-        return dict(file)
 
 
 def save_tallies(path: Path, modes: Sequence[Mode], tallies: Sequence[Tally]) -> None:
     """Keep what was counted image by image: enough for any figure, interval or comparison."""
-    _write_arrays(
-        path,
-        modes=np.array([str(mode) for mode in modes]),
-        indices=tallies[0].indices.astype(np.int32),
-        counts=np.stack([tally.images for tally in tallies]).astype(np.int32),
-    )
-
-
-def load_tallies(path: Path) -> dict[str, Tally]:
-    """What ``save_tallies`` kept, by the mode's text (in files of 0.1 its stages alone)."""
-    try:
-        arrays = _read_arrays(path)
-        modes, indices = ("pauses", "places") if "pauses" in arrays else ("modes", "indices")
-        images = arrays[indices].astype(np.int64)
-        counts = arrays["counts"].astype(np.int64)
-        return {m: Tally(images, c) for m, c in zip(arrays[modes].tolist(), counts, strict=True)}
-    except UNREADABLE as error:
-        raise ValueError(f'cannot read "{path}": {error}') from error
+    texts, indices = np.array([str(mode) for mode in modes]), tallies[0].indices.astype(np.int32)
+    _write_counts(path, tallies, modes=texts, indices=indices)
 
 
 def describe(

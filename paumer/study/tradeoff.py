@@ -39,6 +39,12 @@ class Budget:
             return item.latency_ms is not None and item.latency_ms <= self.latency_ms
         return item.speed_up is not None and item.speed_up >= (self.speed_up or 0)
 
+    def tighter(self, slack: float) -> "Budget":
+        """For a budget of time ``slack`` times the speed; one of accuracy stays."""
+        if self.latency_ms is not None:
+            return Budget(latency_ms=self.latency_ms / slack)
+        return self if self.speed_up is None else Budget(speed_up=self.speed_up * slack)
+
 
 def average(runs: Sequence[Sequence[Measurement]]) -> list[Measurement]:
     """The mean mIoU of several runs by configuration; speed is that of the first run.

@@ -56,10 +56,6 @@ class TuneSettings:
         if not self.template.pause:  # Such a mode forgets how it would pause.
             raise ValueError(f'nothing pauses in the template "{self.template}": give any stages')
 
-    def mode(self, pause: PauseConfig) -> Mode:
-        """The mode of the search that pauses like this."""
-        return replace(self.template, pause=pause)
-
 
 @dataclass(frozen=True)
 class Tuned:
@@ -90,15 +86,15 @@ def tune(
     again.
     """
     settings = settings or TuneSettings()
-    early_exit = settings.template.early_exit
+    template = settings.template
     # After the last block a pause means something only with early exit.
-    last = predictor.network.backbone.depth + early_exit
-    modes = [settings.mode(pause) for pause in paper_configs(last)]
+    last = predictor.network.backbone.depth + template.early_exit
+    modes = [replace(template, pause=pause) for pause in paper_configs(last)]
     for mode in modes:
         predictor.mode(mode)
     image, timing = dataset[0].image, (settings.speed, settings.timed_batch)
     tables = cost_tables(
-        predictor, image, [settings.template.size], *timing, partial(progress, "timing parts")
+        predictor, image, [template.size], *timing, partial(progress, "timing parts")
     )
 
     def evaluate(modes: Sequence[Mode]) -> list[Measurement]:
@@ -113,14 +109,14 @@ def tune(
         described = describe(predictor, modes, tallies, size, data)
         return [join(item, predict_speed(tables, item.mode)) for item in described]
 
-    start = list(dict.fromkeys([UNPAUSED, settings.mode(NO_PAUSE)]))
+    start = list(dict.fromkeys([UNPAUSED, replace(template, pause=NO_PAUSE)]))
     found = evaluate([*start, *modes])
     procedure = settings.procedure or ("layers" if budget.max_drop is not None else "filter")
     if procedure == "layers":
         # Nearly all can exit once the auxiliary head is as good as the whole network.
-        ratios = [*spaced(9), 0.95] if early_exit else spaced(9)
+        ratios = [*spaced(9), 0.95] if template.early_exit else spaced(9)
         for each in dict.fromkeys([budget, *NAMED.values()]):
-            found += search(evaluate, settings.template, each, last, ratios, found[: len(start)])
+            found += search(evaluate, template, each, last, ratios, found[: len(start)])
     else:
         found += evaluate(fast_enough(tables, budget, last, settings))
     found = list({item.mode: item for item in found}.values())
@@ -171,35 +167,31 @@ def fast_enough(
     budget: Budget,
     depth: int,
     settings: TuneSettings,
-    margin: float = 1.15,
 ) -> list[Mode]:
     """Of all single pauses and pairs, some that meet a budget of time, spread over those near it.
 
     The slowest pause least, so they lose least; but predictions are not exact, so some are up to
-    ``margin`` times as fast as need be. A budget of accuracy filters nothing.
+    1.15 times as fast as need be. A budget of accuracy filters nothing.
     """
     grid = [*paper_configs(depth), *one(depth), *two(depth, 1, depth - 1)]
-    items = [predict_speed(tables, settings.mode(pause)) for pause in dict.fromkeys(grid)]
-    items.sort(key=speed_of)
+    modes = [replace(settings.template, pause=pause) for pause in dict.fromkeys(grid)]
+    items = sorted((predict_speed(tables, mode) for mode in modes), key=speed_of)
     base = predict_speed(tables, UNPAUSED)
     within = [item for item in items if budget.max_drop or budget.meets(item, base)]
     if not within:  # Nothing is fast enough: the fastest show how near it gets.
         return [item.mode for item in items[-settings.most :]]
     if budget.max_drop is None:
-        enough = margin * speed_of(within[0])
-        within = [item for item in within if speed_of(item) <= enough]
+        within = [item for item in within if speed_of(item) <= 1.15 * speed_of(within[0])]
     return [within[number].mode for number in spread(len(within), settings.most)]
 
 
-def finalists(
-    found: Sequence[Measurement], budget: Budget, count: int, slack: float = 1.08
-) -> list[Measurement]:
+def finalists(found: Sequence[Measurement], budget: Budget, count: int) -> list[Measurement]:
     """What is worth timing for real: the best for the budget, some with slack, the named points."""
     chosen = [choose(found, named)[0] for named in NAMED.values()]
-    for each in (budget, tighter(budget, slack**0.5), tighter(budget, slack)):
+    for slack in (1.0, 1.08**0.5, 1.08):
         rest = list(found)
         for _ in range(count):
-            best, met = choose([found[0], *rest], each)
+            best, met = choose([found[0], *rest], budget.tighter(slack))
             chosen.append(best)
             rest = [item for item in rest if item.mode != best.mode]
             if not met or not rest:
@@ -208,20 +200,10 @@ def finalists(
     return list({item.mode: item for item in chosen}.values())
 
 
-def tighter(budget: Budget, slack: float) -> Budget:
-    """A budget of time that asks for ``slack`` times the speed; one of accuracy stays."""
-    if budget.latency_ms is not None:
-        return Budget(latency_ms=budget.latency_ms / slack)
-    if budget.speed_up is not None:
-        return Budget(speed_up=budget.speed_up * slack)
-    return budget
-
-
 def decide(evaluated: Sequence[Measurement], timed: Sequence[Measurement], budget: Budget) -> Tuned:
     """The choice among finalists by their real times."""
     known = {item.mode: item for item in evaluated}
     both = [join(known[item.mode], item) for item in timed]
     choice, met = choose(both, budget)
-    points = {"unpaused": baseline(both)}
-    points |= {name: choose(both, named)[0] for name, named in NAMED.items()}
-    return Tuned(choice, met, points, tuple(evaluated), budget)
+    points = {name: choose(both, named)[0] for name, named in NAMED.items()}
+    return Tuned(choice, met, {"unpaused": baseline(both), **points}, tuple(evaluated), budget)

@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from paumer.classes import IGNORE
 from paumer.criteria import entropy, patch_labels
 from paumer.data.samples import Dataset
+from paumer.inference.ahead import map_ahead
 from paumer.inference.predictor import Predictor
 from paumer.inference.tiles import Geometry, full_labels
 from paumer.model.decoders import to_grid
 from paumer.model.segmenter import PausingSegmenter, pad_to_patches
 from paumer.progress import Progress
-from paumer.study.accuracy import Tally, check_classes, known_value, read_ahead
+from paumer.study.accuracy import Tally, check_classes, known_value
 
 BINS = 60
 HEADS_FILE = "heads.safetensors"
-
 
 EntropyCounts = Int[np.ndarray, "blocks classes 2 bins"]
 """Patches by block, true class, wrong or right, and entropy: they add up."""
@@ -111,8 +111,8 @@ def study_blocks(
     patch, depth = network.backbone.patch, network.backbone.depth
     counts = np.zeros((depth, classes, 2, BINS), np.int64)
     tallies = [Tally.empty(classes) for _ in range(depth)]
-    samples = read_ahead(dataset, [[index] for index in indices])
-    for done, (index, (sample,)) in enumerate(zip(indices, samples, strict=True), 1):
+    samples = map_ahead(dataset.__getitem__, indices)
+    for done, (index, sample) in enumerate(zip(indices, samples, strict=True), 1):
         truth = torch.from_numpy(predictor.scaled_labels(sample.labels))[None]
         patches = patch_labels(truth, patch, classes, ignore)
         height, width = sample.labels.shape

@@ -39,7 +39,7 @@ def mix(*numbers: int) -> int:
 
 @dataclass(frozen=True)
 class Crops(TorchDataset[Batch | str]):
-    """Batches of one crop by (step, index), or why there is none.
+    """Batches by the (step, index) of their crops, or why there is none.
 
     Each epoch has an order of its own.
     """
@@ -55,20 +55,26 @@ class Crops(TorchDataset[Batch | str]):
         if not len(self.dataset):
             raise ValueError(f"{self.dataset.name} has no training images")
 
-    def __getitem__(self, key: CropIndex) -> Batch | str:
-        step, index = key
+    def __getitem__(self, keys: list[CropIndex]) -> Batch | str:
+        parts = []
+        for step, index in keys:
+            sample = self._sample(step, index)
+            if isinstance(sample, str):
+                # Not raised: an error in a worker would arrive with its traceback as the message.
+                return sample
+            parts.append((sample.name, *self.transform(sample, mix(self.seed, step, index))))
+        names, images, labels = zip(*parts, strict=True)
+        return Batch(step, names, torch.stack(images), torch.stack(labels))
+
+    def _sample(self, step: int, index: int) -> Sample | str:
         count = len(self.dataset)
         epoch, position = divmod(step * self.batch + index, count)
         order = shuffled(self.seed, epoch, count)
-        problem = ""
         for attempt in range(count if self.bad_list else 1):
             sample = read(self.dataset, int(order[(position + attempt) % count]), self.bad_list)
-            if isinstance(sample, str):
-                problem = sample
-                continue
-            image, labels = self.transform(sample, mix(self.seed, step, index))
-            return Batch(step, (sample.name,), image[None], labels[None])
-        return problem
+            if isinstance(sample, Sample):
+                break
+        return sample
 
 
 def read(dataset: Dataset, index: int, bad_list: Path | None) -> Sample | str:
@@ -107,24 +113,13 @@ def make_loader(
     """Batches, prepared ahead by worker processes, or why there is none."""
     return DataLoader(
         crops,
-        batch_sampler=indices,
-        collate_fn=join,
+        batch_size=None,
+        sampler=indices,
         num_workers=workers,
         pin_memory=pin,
         prefetch_factor=4 if workers else None,
         worker_init_fn=_prepare_worker if workers else None,
     )
-
-
-def join(parts: Sequence[Batch | str]) -> Batch | str:
-    """The parts of a step as one batch, or the first problem among them."""
-    good = [part for part in parts if isinstance(part, Batch)]
-    if len(good) < len(parts):
-        # Not raised: an error in a worker would arrive with its traceback as the message.
-        return next(part for part in parts if isinstance(part, str))
-    images = torch.cat([part.images for part in good])
-    labels = torch.cat([part.labels for part in good])
-    return Batch(good[0].step, tuple(name for part in good for name in part.names), images, labels)
 
 
 def _prepare_worker(_: int) -> None:

@@ -119,12 +119,11 @@ class Training:
             "optimizer": self.optimizer.state_dict(),
         }
 
-    def restore(self, step: int, state: Mapping[str, object]) -> None:
+    def restore(self, step: int, state: Mapping[str, Any]) -> None:
         """Continue from a state that was saved after ``step`` steps."""
-        known: dict[str, Any] = dict(state)
-        self.loss.network.load_state_dict(known["network"])
-        self.loss.heads.load_state_dict(known["heads"])
-        self.optimizer.load_state_dict(known["optimizer"])
+        self.loss.network.load_state_dict(state["network"])
+        self.loss.heads.load_state_dict(state["heads"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self.step = step
 
     @contextmanager

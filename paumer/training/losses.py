@@ -18,6 +18,8 @@ from paumer.model.decoders import to_grid, upsample
 from paumer.model.segmenter import PausingSegmenter, pad_to_patches
 from paumer.pausing import Stage
 
+ClassWeights = Float[Tensor, " classes"] | None
+
 
 class Losses(NamedTuple):
     """The parts of the loss, each a sum over pixels."""
@@ -29,11 +31,7 @@ class Losses(NamedTuple):
 class PixelLoss(nn.Module):
     """What both losses share: cross entropies of enlarged logits, and heads for single blocks."""
 
-    def __init__(
-        self,
-        network: PausingSegmenter,
-        class_weights: Float[Tensor, " classes"] | None = None,
-    ) -> None:
+    def __init__(self, network: PausingSegmenter, class_weights: ClassWeights = None) -> None:
         super().__init__()
         self.network = network
         self.heads = nn.ModuleList()
@@ -45,9 +43,8 @@ class PixelLoss(nn.Module):
         known = labels != IGNORE
         if self.class_weights is None:
             return known.float()
-        return torch.where(
-            known, self.class_weights[labels.clamp(max=len(self.class_weights) - 1)], 0
-        )
+        classes = labels.clamp(max=len(self.class_weights) - 1)
+        return torch.where(known, self.class_weights[classes], 0)
 
     def cross_entropy(
         self, logits: Float[Tensor, "b classes gh gw"], labels: Int[Tensor, "b h w"]
@@ -89,9 +86,8 @@ class PausingLoss(PixelLoss):
         from which nothing is learnt again.
         """
         loss = torch.zeros((), device=labels.device)
-        whole: Tensor | None = None
-        for stage in stages:
-            if whole is None:
+        for n, stage in enumerate(stages):
+            if n == 0:
                 whole = stage.logits
             else:
                 rows, values = stage.patch_index.flatten(), stage.logits.flatten(0, 1)
@@ -104,10 +100,7 @@ class HeadsLoss(PixelLoss):
     """Heads learn on a frozen network: the shared auxiliary one, or one for every block."""
 
     def __init__(
-        self,
-        network: PausingSegmenter,
-        class_weights: Float[Tensor, " classes"] | None = None,
-        own: bool = False,
+        self, network: PausingSegmenter, class_weights: ClassWeights = None, own: bool = False
     ) -> None:
         super().__init__(network, class_weights)
         network.requires_grad_(False)
@@ -117,11 +110,7 @@ class HeadsLoss(PixelLoss):
             self.heads.extend(heads).requires_grad_(True)
 
     def forward(
-        self,
-        images: Float[Tensor, "b 3 h w"],
-        labels: Int[Tensor, "b h w"],
-        mode: str,
-        criterion: Criterion,
+        self, images: Float[Tensor, "b 3 h w"], labels: Int[Tensor, "b h w"], *_: object
     ) -> Losses:
         """The losses of one part of a batch: the heads' over all blocks, without pausing."""
         network = self.network.eval()  # Frozen: no dropped path disturbs what the heads learn from.

@@ -6,7 +6,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,10 @@ from lightning_fabric import Fabric
 from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 from safetensors.torch import save
 
-from paumer.classes import paint
 from paumer.data.datasets import open_dataset
 from paumer.data.samples import Dataset, spread
 from paumer.disk import alone_in, replace_file
-from paumer.drawing import contact_sheet, overlay, write_image
+from paumer.drawing import contact_sheet, write_image
 from paumer.inference.predictor import Predictor
 from paumer.memory import keep_memory
 from paumer.mode import parse_modes
@@ -58,7 +57,7 @@ def train(
         raise ValueError(
             f'"{options.out}" exists: name another --out, or resume it with --resume {options.out}'
         )
-    training, validation = _data(options)
+    training, validation = (open_dataset(options.data, split) for split in ("train", "val"))
     network = initial_network(options, training)
     check_options(options, network)
     if _is_first():
@@ -66,7 +65,7 @@ def train(
         content = yaml.safe_dump(plain_options(options), sort_keys=False)
         replace_file(options.out / "args.yaml", content.encode())
         replace_file(options.out / "env.json", json.dumps(machine(), indent=2).encode())
-    with _alone(options.out):
+    with alone_in(options.out) if _is_first() else nullcontext():
         return _fit(options, network, training, validation, say, progress)
 
 
@@ -75,8 +74,8 @@ def resume(
 ) -> Path:
     """Continue a run from its newest checkpoint, exactly as if it had not stopped."""
     options = read_options(directory)
-    with _alone(directory):
-        training, validation = _data(options)
+    with alone_in(directory) if _is_first() else nullcontext():
+        training, validation = (open_dataset(options.data, split) for split in ("train", "val"))
         # The checkpoint replaces all weights, so a resumed run needs no download.
         offline = replace(options, init="none") if options.init == "timm" else options
         network = initial_network(offline, training)
@@ -94,10 +93,6 @@ def resume(
         return _fit(options, network, training, validation, say, progress, checkpoint)
 
 
-def _data(options: TrainOptions) -> tuple[Dataset, Dataset]:
-    return open_dataset(options.data, "train"), open_dataset(options.data, "val")
-
-
 def _fit(
     options: TrainOptions,
     network: PausingSegmenter,
@@ -112,12 +107,9 @@ def _fit(
     task = Training(options, fabric, make_loss(options, network, training).train())
     if checkpoint is not None:
         task.restore(*checkpoint)
-    crops = Crops(
-        training, make_transform(options, network), options.batch, options.seed, bad_list(options)
-    )
-    indices = crop_indices(
-        task.step, options.steps, options.batch, fabric.global_rank, fabric.world_size
-    )
+    transform, process = make_transform(options, network), (fabric.global_rank, fabric.world_size)
+    crops = Crops(training, transform, options.batch, options.seed, bad_list(options))
+    indices = crop_indices(task.step, options.steps, options.batch, *process)
     loader = make_loader(crops, indices, options.workers, fabric.device.type == "cuda")
     try:
         task.run(loader, RunCallback(task, validation, say, progress))
@@ -233,17 +225,9 @@ class RunCallback:
         samples = [self.validation[self.indices[n]] for n in spread(len(self.indices), 6)]
         results = predictor.predict_batch([s.image for s in samples], mode)
         predictor.network.train()
-        rows = [
-            (r.tinted(), overlay(s.image, paint(r.labels, r.classes)))
-            for s, r in zip(samples, results, strict=True)
-        ]
+        rows = [(result.tinted(), result.blended()) for result in results]
         sheet = contact_sheet(rows, columns=2, captions=[s.name for s in samples])
         write_image(plots / "samples.png", sheet)
-
-
-def _alone(directory: Path) -> AbstractContextManager[None]:
-    """A lock on the run directory, in the process that writes it."""
-    return alone_in(directory) if _is_first() else nullcontext()
 
 
 def _is_first() -> bool:

@@ -5,7 +5,6 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,73 +27,64 @@ from paumer.training.options import TrainOptions, parse_size, parse_span
 def initial_network(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
     """The network before the first step."""
     torch.manual_seed(mix(options.seed, 5))
+    decoder = options.decoder or "mask"
+    extra: dict[str, float] = {"dropout": options.dropout} if decoder == "mask" else {}
+    if decoder == "pup-tiny":
+        decoder, extra = "pup", {"channels": 192, "depth": 2, "scale": 4}
     if os.path.isdir(options.init):
-        return _from_model(options, dataset)
-    decoder, extra = _decoder(options)
-    width, height = parse_size(options.crop)
-    weights: dict[str, bool | str] = {"timm": True, "none": False}
-    network = build_model(
-        options.backbone,
-        decoder,
-        dataset.class_set.names,
-        image_size=(height, width),
-        weights=weights.get(options.init, options.init),
-        drop_path=options.drop_path,
-        context=options.context,
-        decoder_options=extra,
-    )
+        network = _from_model(options, dataset, decoder, extra)
+    else:
+        weights: dict[str, bool | str] = {"timm": True, "none": False}
+        network = build_model(
+            options.backbone,
+            decoder,
+            dataset.class_set.names,
+            image_size=parse_size(options.crop)[::-1],
+            weights=weights.get(options.init, options.init),
+            drop_path=options.drop_path,
+            context=options.context,
+            decoder_options=extra,
+        )
     assert network.config
-    network.config = replace(network.config, colours=dataset.class_set.colours, **_sizes(options))
+    network.config = replace(
+        network.config,
+        classes=dataset.class_set.names,
+        colours=dataset.class_set.colours,
+        # Images are scaled for inference as they were fitted for training.
+        short_side=min(parse_size(options.fit)) if options.fit else None,
+        window=options.window,
+        stride=options.stride,
+    )
     return network
 
 
-def _decoder(options: TrainOptions) -> tuple[str, dict[str, float]]:
-    """The decoder's name and its options."""
-    name = options.decoder or "mask"
-    if name == "pup-tiny":
-        return "pup", {"channels": 192, "depth": 2, "scale": 4}
-    return name, {"dropout": options.dropout} if name == "mask" else {}
-
-
-def _from_model(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
+def _from_model(
+    options: TrainOptions, dataset: Dataset, decoder: str, extra: dict[str, float]
+) -> PausingSegmenter:
     """The network of a trained model directory, to be trained on.
 
     The backbone is the model's own, whatever the options say. So are its decoder and ``context``
     unless the options set them; another decoder starts afresh.
     """
     config, tensors = load_model(Path(options.init))
-    names = tuple(dataset.class_set.names)
-    if len(config.classes) != len(names):
+    if len(config.classes) != len(dataset.class_set):
         raise ValueError(
-            f'"{options.init}" has {len(config.classes)} classes and {dataset.name} {len(names)}'
+            f'"{options.init}" has {len(config.classes)} classes and {dataset.name} '
+            f"{len(dataset.class_set)}"
         )
-    config = replace(
-        config,
-        classes=names,
-        colours=dataset.class_set.colours,
-        drop_path=options.drop_path,
-        context=options.context or config.context,
-        **_sizes(options),
-    )
-    decoder, extra = _decoder(options)
     other = decoder != config.decoder or (decoder == "pup" and extra != config.decoder_options)
     fresh = options.decoder is not None and other
     if fresh:
         config = replace(config, decoder=decoder, decoder_options=extra)
         tensors = {n: t for n, t in tensors.items() if not n.startswith("decoder.")}
     elif config.decoder == "mask":
-        config = replace(
-            config, decoder_options={**config.decoder_options, "dropout": options.dropout}
-        )
+        extra = {**config.decoder_options, "dropout": options.dropout}
+        config = replace(config, decoder_options=extra)
+    context = options.context or config.context
+    config = replace(config, drop_path=options.drop_path, context=context)
     network = PausingSegmenter.from_config(config)
     load_tensors(network, tensors, options.init, fresh="decoder." if fresh else "")
     return network
-
-
-def _sizes(options: TrainOptions) -> dict[str, Any]:
-    """Images are scaled for inference as they were fitted for training."""
-    short_side = min(parse_size(options.fit)) if options.fit else None
-    return {"short_side": short_side, "window": options.window, "stride": options.stride}
 
 
 def make_loss(options: TrainOptions, network: PausingSegmenter, dataset: Dataset) -> PixelLoss:
@@ -134,11 +124,9 @@ def bad_list(options: TrainOptions) -> Path | None:
 def make_transform(options: TrainOptions, network: PausingSegmenter) -> TrainTransform:
     """The training crops that the options ask for, normalised as the network reads them."""
     assert network.config
-    width, height = parse_size(options.crop)
+    crop, scale = parse_size(options.crop)[::-1], parse_span(options.scale)
     fit = parse_size(options.fit) if options.fit else None
-    return TrainTransform(
-        (height, width), network.config.mean, network.config.std, fit, parse_span(options.scale)
-    )
+    return TrainTransform(crop, network.config.mean, network.config.std, fit, scale)
 
 
 _BOUNDS = (

@@ -12,7 +12,7 @@ from PIL import Image, ImageFile
 
 from paumer.classes import CAMVID
 from paumer.data.images import read_image, read_labels
-from paumer.drawing import write_mask
+from paumer.drawing import mask_image, write_image
 
 
 def noise(height=24, width=32, seed=0):
@@ -213,7 +213,7 @@ class TestReadLabels:
     def test_palette_and_grey_give_their_indices(self, tmp_path):
         ids = np.array([[0, 1, 2], [11, 254, 255]], np.uint8)
         Image.fromarray(ids).save(tmp_path / "grey.png")
-        write_mask(tmp_path / "palette.png", ids, CAMVID)
+        write_image(tmp_path / "palette.png", mask_image(ids, CAMVID))
         small = Image.fromarray(ids % 3)
         small.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])
         small.save(tmp_path / "small.png", bits=2)

@@ -174,7 +174,7 @@ def test_what_the_network_will_see_is_known_before(predictor, size, mode, infere
     one = predictor.network.macs(seen, replace(Mode.parse(mode), size=None))
     for given_ in (Mode.parse(mode), mode, "fast"):
         assert named.windows(size, given_, inference) == windows
-        assert named.input_size(size, given_, inference) == seen
+        assert named.geometry(size, given_, inference).window == seen
         inputs = named.network_inputs(picture(*size), given_, inference)
         assert inputs.shape == (windows, 3, *padded)
         assert named.macs(size, given_, inference) == windows * one
@@ -200,7 +200,7 @@ def test_a_model_says_how_large_its_images_are(predictor):
     network = build_model("test_vit", "mask", NAMES, image_size=64)
     network.config = replace(network.config, short_side=32, window=32, stride=16)
     trained = Predictor(network)
-    assert trained.input_size((64, 96)) == (32, 32)
+    assert trained.geometry((64, 96)).window == (32, 32)
     assert trained.windows((64, 96)) == 2
     assert trained.windows((64, 96), Mode(size=64)) == 15
     assert trained.windows((64, 96), inference=Inference(window=48)) == 1

@@ -27,7 +27,7 @@ def test_an_existing_folder_is_refused_and_a_failure_leaves_nothing(tmp_path, mo
     def fail(*_):
         raise OSError("no space")
 
-    monkeypatch.setattr("paumer.scenes.files.write_mask", fail)
+    monkeypatch.setattr("paumer.scenes.files.mask_image", fail)
     with pytest.raises(OSError, match="no space"):
         write_scenes(tmp_path / "scenes", {"train": 1}, (64, 48))
     assert list(tmp_path.iterdir()) == []

@@ -36,7 +36,7 @@ LABELS = [[0, 0, 1, 1], [1, 1, 2, 2], [2, 2, 2, 2], [0, 1, 0, 1]]
 
 
 def test_the_mask_holds_the_ids():
-    content, kind = answers.mask(segmentation(LABELS))
+    content, kind = answers.encode(segmentation(LABELS), "mask")
     image = Image.open(io.BytesIO(content))
     assert kind == "image/png"
     assert image.mode == "P"
@@ -45,7 +45,7 @@ def test_the_mask_holds_the_ids():
 
 @given(st.lists(st.lists(st.integers(0, 2), min_size=3, max_size=3), min_size=1, max_size=6))
 def test_run_lengths_give_the_labels_back(labels):
-    content, kind = answers.run_lengths(segmentation(labels))
+    content, kind = answers.encode(segmentation(labels), "rle")
     values = json.loads(content)
     flat = [number for number, length in values["runs"] for _ in range(length)]
     assert kind == "application/json"
@@ -71,4 +71,4 @@ def test_too_many_classes_for_a_palette():
     result = segmentation(LABELS)
     object.__setattr__(result, "labels", np.full((4, 4), 300))
     with pytest.raises(ValueError, match="a palette holds 0 to 255"):
-        answers.mask(result)
+        answers.encode(result, "mask")

@@ -52,7 +52,6 @@ def start(gate):
 
     def give(target=10.0, **options):
         batcher = Batcher(gate, MODES, QueueGovernor(3, target), **options)
-        batcher.start()
         started.append(batcher)
         return batcher
 
@@ -182,7 +181,6 @@ def test_what_nobody_wants_is_freed_at_once(gate):
         batcher.check_wanted()
 
     batcher = Batcher(run, MODES, QueueGovernor(3, 1.0))
-    batcher.start()
     gc.disable()
     try:
         assert first_in(batcher, gate).cancel()
@@ -200,7 +198,6 @@ def test_a_failure_is_its_own_only(start):
         return [segmented(image, mode) for image in images]
 
     batcher = Batcher(run, MODES, QueueGovernor(3, 1.0))
-    batcher.start()
     wrong = batcher.submit(job(1))
     with pytest.raises(RuntimeError, match="no memory"):
         wrong.result(10)

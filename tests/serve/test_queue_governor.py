@@ -90,6 +90,7 @@ def test_little_is_refused_where_the_fastest_point_just_keeps_up():
     assert min(shares) >= 0.92, shares
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [0.5, 0.8])
 @pytest.mark.parametrize("wavers", [0.0, 0.12])
 def test_steady_load_does_not_flap(load, wavers):
@@ -128,7 +129,5 @@ def test_it_returns_without_any_request():
 
 
 def test_impossible_settings_are_refused():
-    with pytest.raises(ValueError, match="at least one operating point"):
-        QueueGovernor(0, 1.0)
     with pytest.raises(ValueError, match="target of 0 s"):
         QueueGovernor(1, 0.0)

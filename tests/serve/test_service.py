@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from paumer import Measurement, Mode, Predictor
-from paumer.serve.service import Parameters, Service, known_points, ladder_points, stoppable
+from paumer.inference.engines import TorchEngine
+from paumer.serve.service import Parameters, Service, known_points, ladder_points
 
 
 @pytest.fixture
@@ -201,7 +202,8 @@ def test_work_that_nobody_wants_ends_at_the_next_block(predictor):
         if len(calls) == 11:
             raise EnoughError
 
-    worker = stoppable(predictor, check)
+    engine = TorchEngine(predictor.network, check)
+    worker = Predictor(predictor.network, predictor.points, engine)
     found = worker.predict_batch([image()], "2:0.4")[0]
     assert len(calls) == 6 + 1 + 1  # After each block, after the pause, before the decoder.
     assert np.array_equal(found.labels, predictor.predict(image(), "2:0.4").labels)

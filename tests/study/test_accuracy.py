@@ -7,7 +7,7 @@ from hypothesis.extra import numpy as hnp
 from paumer import Inference, Mode
 from paumer.classes import ClassSet, distinct_colours
 from paumer.mode import CRITERIA, STUDY_CRITERIA
-from paumer.study.accuracy import Tally, evaluate, paired_difference
+from paumer.study.accuracy import Tally, evaluate
 
 labels = hnp.arrays(np.uint8, (6, 7), elements=st.integers(0, 3))
 truths = hnp.arrays(np.uint8, (6, 7), elements=st.sampled_from([0, 1, 2, 3, 255]))
@@ -206,19 +206,19 @@ def tally(right, count=30, seed=0):
     return Tally(np.arange(count), np.stack([good, whole, whole], 1))
 
 
-def test_paired_runs_differ_by_less_than_their_own_spread():
+def test_paired_runs_differ_by_less_than_their_own_spread(reading):
     better, worse = tally(90), tally(88)
-    found, low, high = paired_difference([better], [worse])
+    found, low, high = reading.paired_difference([better], [worse])
     assert found == pytest.approx(better.miou - worse.miou)
     assert 0 < low < found < high
     # Apart, their intervals overlap: what hard images cost both hides the difference.
     assert worse.interval()[1] > better.interval()[0]
-    assert paired_difference([worse], [worse]) == (0, 0, 0)
+    assert reading.paired_difference([worse], [worse]) == (0, 0, 0)
 
 
-def test_means_of_several_runs_are_compared():
-    found, _, _ = paired_difference([tally(90), tally(80)], [tally(70)])
+def test_means_of_several_runs_are_compared(reading):
+    found, _, _ = reading.paired_difference([tally(90), tally(80)], [tally(70)])
     mean = (tally(90).miou + tally(80).miou) / 2
     assert found == pytest.approx(mean - tally(70).miou)
     with pytest.raises(ValueError, match="same images"):
-        paired_difference([tally(90)], [tally(90, count=20)])
+        reading.paired_difference([tally(90)], [tally(90, count=20)])

@@ -17,6 +17,7 @@ from paumer.study.cost import (
     cost_tables,
     ladder,
     measure_cost,
+    predict_speed,
     scoring,
 )
 from paumer.study.speed import SpeedSettings
@@ -89,7 +90,7 @@ def test_means_that_continue_cost_as_patches_do(plain_table):
 
 
 def test_a_prediction_says_that_it_is_one(table):
-    item = table.predict(parse("1:0.5 exit"))
+    item = predict_speed({None: table}, parse("1:0.5 exit"))
     assert item.mode == parse("1:0.5 exit")
     assert item.predicted
     assert item.when == "today"
@@ -102,7 +103,7 @@ def test_a_prediction_says_that_it_is_one(table):
 def test_a_speed_up_is_over_no_pausing_at_the_usual_size(table, plain_table):
     small = replace(plain_table(25, depth=4, batch=2), windows=2)
     usual = replace(table, windows=4)
-    item = small.predict(parse("1:0.5 size=32"), usual)
+    item = predict_speed({None: usual, 32: small}, parse("1:0.5 size=32"))
     seconds = 2 * small.seconds(item.mode)
     assert item.speed_up == pytest.approx(4 * 48 / seconds)
     assert item.images_per_second == pytest.approx(2 / seconds)

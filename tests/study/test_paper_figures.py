@@ -13,9 +13,8 @@ from paumer.study.paper_figures import (
     draw_comparison,
     draw_entropies,
     draw_method,
-    draw_one_pause,
+    draw_pauses,
     draw_tradeoff,
-    draw_two_pauses,
 )
 from paumer.study.uncertainty import BINS, bin_edges
 
@@ -68,8 +67,8 @@ DRAWINGS = {
         path,
         "a title",
     ),
-    "one": lambda path: draw_one_pause(imagined(one(12)), path),
-    "two": lambda path: draw_two_pauses(imagined(two(12, 3, 5)), path),
+    "one": lambda path: draw_pauses(imagined(one(12)), 1, path),
+    "two": lambda path: draw_pauses(imagined(two(12, 3, 5)), 2, path),
 }
 
 

@@ -49,6 +49,7 @@ def test_no_pausing_leads_and_is_the_measure(model):
     report = measure_speed(model, torch.rand(2, 3, 64, 64), modes, SpeedSettings(rounds=2))
     assert [str(item.mode) for item in report.measurements] == ["none", "2:0.5"]
     assert report.measurements[0].speed_up == 1
+    assert report.measurements[0].pausing_ratio == 0
     cheaper = report.measurements[1]
     whole, part = model.macs((64, 64)), model.macs((64, 64), modes[0])
     assert cheaper.mac_ratio == whole / part
@@ -156,7 +157,7 @@ def throughputs(model, monkeypatch, speeds):
             raise RuntimeError("not enough memory: you tried to allocate")
         sizes.append(len(images))
 
-    def timed(runs, *_):
+    def timed(runs, *_, **__):
         runs[0]()
         return np.array([[sizes[-1] / speeds[sizes[-1]]]])
 

@@ -14,7 +14,7 @@ from paumer.study import cost
 from paumer.study.accuracy import evaluate
 from paumer.study.cost import predict_speed, with_speeds
 from paumer.study.speed import SpeedSettings
-from paumer.study.sweep import Sweep, describe, load_tallies, save_tallies
+from paumer.study.sweep import Sweep, describe, save_tallies
 
 PAIRS = Inference(batch=2)
 
@@ -171,21 +171,21 @@ def test_describing_says_cost_and_accuracy(predictor, images, tmp_path):
     assert found[1].data == "images val"
 
 
-def test_tallies_are_kept(predictor, images, tmp_path):
+def test_tallies_are_kept(predictor, images, tmp_path, reading):
     modes = parse("none", "2:0.5", "2:0.5 exit by=neighbours")
     tallies = Sweep(predictor, images(3), modes, tmp_path / "sweep").run()
     save_tallies(tmp_path / "kept.npz", modes, tallies)
-    again = load_tallies(tmp_path / "kept.npz")
+    again = reading.load_tallies(tmp_path / "kept.npz")
     assert list(again) == ["none", "2:0.5", "2:0.5 exit by=neighbours"]
     for own, kept in zip(tallies, again.values(), strict=True):
         assert np.array_equal(own.images, kept.images)
         assert np.array_equal(own.indices, kept.indices)
     (tmp_path / "kept.npz").write_bytes(b"nothing")
     with pytest.raises(ValueError, match=r"cannot read .*kept\.npz"):
-        load_tallies(tmp_path / "kept.npz")
+        reading.load_tallies(tmp_path / "kept.npz")
 
 
-def test_tallies_of_0_1_are_read_by_their_stages(predictor, images, tmp_path):
+def test_tallies_of_0_1_are_read_by_their_stages(predictor, images, tmp_path, reading):
     modes = parse("none", "2:0.5")
     tallies = Sweep(predictor, images(3), modes, tmp_path / "sweep").run()
     np.savez_compressed(
@@ -194,7 +194,7 @@ def test_tallies_of_0_1_are_read_by_their_stages(predictor, images, tmp_path):
         places=tallies[0].indices.astype(np.int32),
         counts=np.stack([tally.images for tally in tallies]).astype(np.int32),
     )
-    again = load_tallies(tmp_path / "old.npz")
+    again = reading.load_tallies(tmp_path / "old.npz")
     assert list(again) == ["none", "2:0.5"]
     assert again["2:0.5"].miou == tallies[1].miou
 

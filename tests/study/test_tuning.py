@@ -31,20 +31,20 @@ def no_tables_yet(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("budget", [Budget(speed_up=1.5), Budget(latency_ms=4500)])
 def test_the_filter_keeps_what_is_just_fast_enough(plain_table, budget):
-    table = plain_table()
-    modes = fast_enough({None: table}, budget, 6, TuneSettings())
-    found = [table.predict(mode) for mode in modes]
+    tables = {None: plain_table()}
+    modes = fast_enough(tables, budget, 6, TuneSettings())
+    found = [predict_speed(tables, mode) for mode in modes]
     assert len(found) == 60
-    assert all(budget.meets(item, table.predict(Mode())) for item in found)
+    assert all(budget.meets(item, predict_speed(tables, Mode())) for item in found)
     assert min(item.speed_up for item in found) < 1.6
     assert 1.6 < max(item.speed_up for item in found) < 1.85
 
 
 def test_the_filter_shows_the_fastest_when_nothing_is_fast_enough(plain_table):
-    table = plain_table()
-    found = fast_enough({None: table}, Budget(speed_up=100), 6, TuneSettings(most=3))
+    tables = {None: plain_table()}
+    found = fast_enough(tables, Budget(speed_up=100), 6, TuneSettings(most=3))
     assert len(found) == 3
-    assert min(table.predict(mode).speed_up for mode in found) > 2.5
+    assert min(predict_speed(tables, mode).speed_up for mode in found) > 2.5
 
 
 def test_the_template_is_for_all_modes_of_a_search(plain_table):

@@ -9,7 +9,7 @@ import torch
 from paumer.classes import ClassSet
 from paumer.data.samples import Sample
 from paumer.data.transforms import TrainTransform
-from paumer.training.feed import Batch, Crops, crop_indices, join, make_loader
+from paumer.training.feed import Crops, crop_indices, make_loader
 
 TRANSFORM = TrainTransform((8, 8), (0.5,) * 3, (0.5,) * 3, None, (1.0, 1.0))
 
@@ -38,7 +38,7 @@ class Numbers:
 
 def names(crops, steps, rank=0, world=1):
     indices = crop_indices(0, steps, crops.batch, rank, world)
-    return [batch.names for batch in make_loader(crops, indices, 0, False)]
+    return [tuple(batch.names) for batch in make_loader(crops, indices, 0, False)]
 
 
 def test_each_pass_sees_every_image_once_in_an_order_of_its_own():
@@ -98,15 +98,16 @@ def test_the_next_image_stands_in_for_one_that_cannot_be_read(tmp_path):
 
 def test_where_no_image_can_be_read_it_is_a_problem(tmp_path):
     crops = Crops(Numbers(2, bad={0, 1}), TRANSFORM, 1, 0, bad_list=tmp_path / "bad_images.txt")
-    assert crops[0, 0] in ("0.png is broken", "1.png is broken")
+    assert crops[[(0, 0)]] in ("0.png is broken", "1.png is broken")
 
 
-def test_parts_become_a_batch_in_their_order():
-    parts = [
-        Batch(3, (name,), torch.full((1, 3, 2, 2), value), torch.zeros(1, 2, 2, dtype=torch.long))
-        for name, value in (("a", 1.0), ("b", 2.0))
-    ]
-    whole = join(parts)
-    assert (whole.step, whole.names) == (3, ("a", "b"))
-    assert whole.images[:, 0, 0, 0].tolist() == [1.0, 2.0]
-    assert join([parts[0], "b is broken", "c is broken"]) == "b is broken"
+def test_crops_become_a_batch_in_their_order():
+    crops = Crops(Numbers(9, bad={7, 8}), TRANSFORM, batch=9, seed=0)
+    good = [(0, index) for index in range(9) if not isinstance(crops[[(0, index)]], str)]
+    whole, parts = crops[good], [crops[[key]] for key in good]
+    assert len(good) == 7
+    assert (whole.step, whole.names) == (0, sum((part.names for part in parts), ()))
+    assert torch.equal(whole.images, torch.cat([part.images for part in parts]))
+    assert torch.equal(whole.labels, torch.cat([part.labels for part in parts]))
+    first, second = ((0, index) for index in range(9) if (0, index) not in good)
+    assert crops[[good[0], second, first]] == crops[[second]]
