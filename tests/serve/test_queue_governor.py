@@ -98,6 +98,7 @@ def test_steady_load_does_not_flap(load, wavers):
     assert sum(count > 1 for count in counts) <= 1, counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("high", "least"), [(2.0, 7), (3.0, 8)])
 def test_it_hurries_when_load_rises_and_returns_when_it_falls(high, least):
     hurried, returned = [], []
