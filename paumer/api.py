@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import wraps
 from inspect import signature
 from pathlib import Path
@@ -15,12 +14,12 @@ from typing import TYPE_CHECKING, Literal, ParamSpec
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
-from torch import Tensor, distributed
+from torch import Tensor
 from torch.nn import functional as F
 
 from paumer import DEFAULT_MODEL
 from paumer.data.datasets import open_dataset
-from paumer.data.images import SUFFIXES, read_image
+from paumer.data.images import read_folder
 from paumer.data.samples import Dataset, spread
 from paumer.data.transforms import normalise
 from paumer.exporting import onnx, verify
@@ -112,7 +111,7 @@ def evaluate(
         predictor, dataset, modes, inference, indices, progress, by_size, (rank, world)
     )
     if world > 1:
-        tallies = _added_up(tallies, world)
+        tallies = accuracy.add_up(tallies, world)
     return dict(zip(modes, tallies, strict=True))
 
 
@@ -250,7 +249,7 @@ def bench(
         seen = torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(0))
     else:
         assert network.config
-        seen = _folder_inputs(Path(images), (height, width), network.config, most)
+        seen = _network_inputs(read_folder(Path(images), most), (height, width), network.config)
     if batch == "auto":
         batch = speed.best_batch(network, seen[:1].to(where), settings)
     seen = seen.repeat(-(-batch // len(seen)), 1, 1, 1)[:batch].to(where)
@@ -313,7 +312,7 @@ def export(
         scenes = [scene(seed, (max(64, size[1]), max(48, size[0])))[0] for seed in range(4)]
         seen = _network_inputs(scenes, size, predictor.config)
     else:
-        seen = _folder_inputs(Path(images), size, predictor.config, most=50)
+        seen = _network_inputs(read_folder(Path(images), 50), size, predictor.config)
     modes, agreement = verify.write_verified(network, out, size, chosen, dial, format, seen)
     if format != "program":
         script.write_text(verify.USE_SCRIPT.format(file=out.name), "utf-8")
@@ -385,28 +384,6 @@ def _dial(depth: int) -> str:
 def _process() -> tuple[int, int]:
     """The number of this process and how many torchrun started."""
     return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-
-
-def _added_up(tallies: "list[Tally]", world: int) -> "list[Tally]":
-    """The sum of what all processes counted."""
-    # One process may be hours behind another.
-    distributed.init_process_group("gloo", timeout=timedelta(days=7))
-    try:
-        parts: list[list[Tally]] = [[] for _ in range(world)]
-        distributed.all_gather_object(parts, tallies)
-    finally:
-        distributed.destroy_process_group()
-    return [sum(same[1:], same[0]) for same in zip(*parts, strict=True)]
-
-
-def _folder_inputs(
-    folder: Path, size: tuple[int, int], config: ModelConfig, most: int
-) -> Float[Tensor, "b 3 h w"]:
-    """The first images of a folder as the network sees them."""
-    files = sorted(path for path in folder.glob("*") if path.suffix.lower() in SUFFIXES)[:most]
-    if not files:
-        raise ValueError(f'no images in "{folder}"')
-    return _network_inputs([read_image(file) for file in files], size, config)
 
 
 def _network_inputs(

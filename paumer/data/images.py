@@ -67,6 +67,14 @@ def read_image(source: str | Path | bytes, most: int = PIXEL_LIMIT) -> Picture:
     return _to_rgb(_upright(_load(source, most, SUSPICIOUS)[0]), _name(source))
 
 
+def read_folder(folder: Path, most: int) -> list[Picture]:
+    """The first images of a folder, of which there must be some."""
+    files = sorted(path for path in folder.glob("*") if path.suffix.lower() in SUFFIXES)[:most]
+    if not files:
+        raise ValueError(f'no images in "{folder}"')
+    return [read_image(file) for file in files]
+
+
 def read_labels(source: str | Path | bytes, rgb: bool = False) -> NDArray[np.integer]:
     """The ids of a mask as they stand in the file, (h w): uint8, or int32 where 8 bits are too few.
 

@@ -25,14 +25,16 @@ def fuse_attention(proto: "ModelProto") -> "ModelProto":
         mixed = op.MatMul(op.Softmax(scores, axis=-1), v)
         return op.Reshape(op.Transpose(mixed, perm=[0, 2, 1, 3]), shape)
 
-    def has_usual_scale(_: Any, thirds: Any, query_scale: Any, key_scale: Any, **__: Any) -> bool:
+    def has_usual_scale(
+        _: Any, thirds: Any, query_scale: Any, key_scale: Any, **__: object
+    ) -> bool:
         scales = [scale.const_value for scale in (query_scale, key_scale)]
         if thirds.shape is None or None in scales:
             return False
         # Each is the fourth root of 1 / head size.
         return all(abs(scale.numpy().item() ** 4 * thirds.shape[4] - 1) < 1e-4 for scale in scales)
 
-    def fused(op: Any, linear: Any, thirds: Any, **_: Any) -> Any:
+    def fused(op: Any, linear: Any, thirds: Any, **_: object) -> Any:
         parts = op.Split(linear, num_outputs=3, axis=2, _outputs=3)
         heads = thirds.shape[3]
         return op.MultiHeadAttention(*parts, num_heads=heads, _domain="com.microsoft")

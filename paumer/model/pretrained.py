@@ -42,7 +42,7 @@ class Pretrained(nn.Module, PyTorchModelHubMixin):
         *,
         repo_id: str | None = None,
         push_to_hub: bool = False,
-        **push_to_hub_kwargs: Any,
+        **push_to_hub_kwargs: object,
     ) -> str | None:
         """Write the model directory; in one that exists, other files stay."""
         if self.config is None:
@@ -54,7 +54,8 @@ class Pretrained(nn.Module, PyTorchModelHubMixin):
         files.save_model(directory, self.config, self.state_dict())
         if not push_to_hub:
             return None
-        return self.push_to_hub(repo_id or directory.name, **push_to_hub_kwargs)
+        options: dict[str, Any] = push_to_hub_kwargs
+        return self.push_to_hub(repo_id or directory.name, **options)
 
     @classmethod
     def from_pretrained(  # type: ignore[override]  # Unknown options are refused.

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Self
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Integer
+from torch import distributed
 
 from paumer.classes import IGNORE
 from paumer.criteria import Criterion, oracle, patch_labels, random
@@ -271,3 +273,15 @@ def check_classes(predictor: Predictor, dataset: Dataset) -> None:
             f"the model knows {model} classes and {dataset.name} has {data}: "
             f"evaluate it on the data it was trained for"
         )
+
+
+def add_up(tallies: list[Tally], world: int) -> list[Tally]:
+    """The sum of what all of so many processes counted."""
+    # One process may be hours behind another.
+    distributed.init_process_group("gloo", timeout=timedelta(days=7))
+    try:
+        parts: list[list[Tally]] = [[] for _ in range(world)]
+        distributed.all_gather_object(parts, tallies)
+    finally:
+        distributed.destroy_process_group()
+    return [sum(same[1:], same[0]) for same in zip(*parts, strict=True)]
