@@ -52,6 +52,7 @@ def test_with_nothing_paused_it_is_timm_to_the_last_bit(lively, name):
     check_parity(model, (4 * height, 6 * width))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_so_are_the_large_ones(name):
     """Weights of one value per tensor: drawing hundreds of millions would take too long."""
