@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 import paumer
-from paumer import Mode, build_model
+from paumer import Mode, api, build_model
 from paumer.cli.main import app
 from paumer.inference.points import read_points
 from paumer.study.speed import SpeedSettings
@@ -148,3 +148,8 @@ def test_help_shows_the_options_of_a_training():
         inspect.signature(TrainOptions).parameters
     )
     assert "run directory" in inspect.getdoc(paumer.train)
+
+
+@pytest.mark.parametrize(("depth", "stages"), [(12, "3:0.4,5:0.4,7:0.4"), (6, "3:0.4,5:0.4")])
+def test_a_file_for_all_ratios_pauses_where_the_network_has_blocks(depth, stages):
+    assert api._dial(depth) == stages
