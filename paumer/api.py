@@ -31,6 +31,7 @@ from paumer.measurement import Measurement
 from paumer.mode import Mode, ModeLike, check_runnable, parse_modes
 from paumer.model.config import ModelConfig
 from paumer.model.directory import find_model
+from paumer.model.pretrained import pick_device
 from paumer.model.segmenter import PausingSegmenter
 from paumer.pause_config import PauseConfig
 from paumer.progress import Progress, StepProgress
@@ -69,20 +70,9 @@ def load(
     ``threads``.
     """
     directory = find_model(str(name))
-    network = PausingSegmenter.from_pretrained(directory, map_location=pick_device(device))
+    network = PausingSegmenter.from_pretrained(directory, map_location=device)
     runner = make_engine(engine, network, threads, onnx.export_onnx)
     return Predictor(network, read_points(directory, network), runner)
-
-
-def pick_device(name: str | torch.device) -> torch.device:
-    """The device of that name; ``auto`` takes a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f'cannot use device "{name}": {reason}') from error
 
 
 def evaluate(
@@ -137,6 +127,8 @@ def sweep(
     from paumer.study import cost, grids
     from paumer.study import sweep as sweeping
 
+    if speed_batch < 1:
+        raise ValueError(f"speed-batch is {speed_batch}: give at least 1")
     out, predictor, dataset = Path(out), _opened(model, device), _opened_data(data, split)
     modes = grids.grid(_texts(grid), predictor.network.backbone.depth, predictor.modes)
     image = dataset[0].image

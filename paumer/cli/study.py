@@ -185,10 +185,11 @@ def blocks(options: BlocksOptions = BlocksOptions()) -> None:  # noqa: B008
     """Throughput against the number of pausing blocks, over all choices of blocks (predicted)."""
     import torch
 
-    from paumer.api import load, pick_device
+    from paumer.api import load
     from paumer.measurement import speed_of
     from paumer.mode import UNPAUSED, Mode
     from paumer.model.build import build_model
+    from paumer.model.pretrained import pick_device
     from paumer.pause_config import PauseConfig
     from paumer.study.cost import cached_cost, predict_speed
     from paumer.study.grids import count

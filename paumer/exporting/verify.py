@@ -84,9 +84,9 @@ def write_verified(
     return tuple(replace(mode, pause=pause) for pause in pauses), worst
 
 
-USE_SCRIPT = '''"""Segment an image with {file}: python THIS.py street.jpg [share ...]
+USE_SCRIPT = '''"""Segment an image with {file}: python THIS.py street.jpg [ratio ...]
 
-Needs numpy, pillow and onnxruntime. With a file whose ratios are free, give a share for each
+Needs numpy, pillow and onnxruntime. With a file whose ratios are free, give a ratio for each
 block at which it can pause.
 """
 
@@ -108,12 +108,12 @@ pixels = np.asarray(image.resize((width, height)), np.float32) / 255
 normal = (pixels - np.float32(config["mean"])) / np.float32(config["std"])
 feed = {{"images": normal.transpose(2, 0, 1)[None]}}
 if info["dial"]:
-    shares = [float(text) for text in sys.argv[2:]] or [0.4] * len(info["blocks"])
-    if len(shares) != len(info["blocks"]):
-        sys.exit(f"give a share for each of the blocks {{info['blocks']}}")
+    ratios = [float(text) for text in sys.argv[2:]] or [0.4] * len(info["blocks"])
+    if len(ratios) != len(info["blocks"]):
+        sys.exit(f"give a ratio for each of the blocks {{info['blocks']}}")
     counts, active = [], info["patches"]
-    for share in shares:
-        active = max(1, active - int(share * active))
+    for ratio in ratios:
+        active = max(1, active - int(ratio * active))
         counts.append(active)
     feed["kept"] = np.array(counts, np.int64)
 logits, paused_after = session.run(None, feed)

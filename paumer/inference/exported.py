@@ -81,7 +81,7 @@ def check_exportable(mode: Mode) -> None:
     """Raise unless a file can run the mode."""
     check_runnable(mode)
     if any(isinstance(amount, Threshold) for _, amount in mode.pause.stages):
-        raise ValueError(f'an exported file takes shares, not thresholds ("{mode}")')
+        raise ValueError(f'an exported file takes ratios, not thresholds ("{mode}")')
 
 
 def open_program(path: Path) -> Runner:

@@ -170,6 +170,8 @@ def _rename(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, 
         name = key
         for pattern, replacement in _NAMES:
             name = re.sub(f"^{pattern}", replacement, name)
+        if name in tensors:
+            raise ValueError(f"{key!r} and another tensor are both {name!r} here")
         if re.match(r"backbone\.vit\.(?!head)|decoder\.", name):
             tensors[name] = tensor
         else:

@@ -69,10 +69,7 @@ class Pretrained(nn.Module, PyTorchModelHubMixin):
 
         Reads ``config.json`` and ``model.safetensors``, never a pickle.
         """
-        try:
-            torch.empty(0, device=map_location)
-        except (AssertionError, RuntimeError) as error:
-            raise ValueError(f'cannot use device "{map_location}": {error}') from error
+        device = pick_device(map_location)  # Before anything is downloaded or read.
         directory = files.find_model(str(pretrained_model_name_or_path), **hub)
         config, tensors = files.load_model(directory)
         try:
@@ -82,4 +79,15 @@ class Pretrained(nn.Module, PyTorchModelHubMixin):
             file = directory / files.CONFIG_FILE
             raise ValueError(f'"{file}" describes no network: {error}') from error
         files.load_tensors(network, tensors, directory / files.WEIGHTS_FILE)
-        return network.to(map_location).eval()
+        return network.to(device).eval()
+
+
+def pick_device(name: str | torch.device) -> torch.device:
+    """The device of that name; ``auto`` takes a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f'cannot use device "{name}": {reason}') from error

@@ -104,9 +104,13 @@ def create_app(service: Service, limits: Limits) -> FastAPI:
         app.head(path, include_in_schema=False)(gets[path])
     app.add_route("/docs", lambda _: HTMLResponse(listing(app.openapi())), include_in_schema=False)
     files = {"/": PAGE / "index.html", **{f"/{file.name}": file for file in PAGE.iterdir()}}
-    for path in files:
-        app.add_route(path, lambda r: FileResponse(files[r.url.path]), include_in_schema=False)
+    for path, file in files.items():
+        app.add_route(path, partial(_send_file, file), include_in_schema=False)
     return app
+
+
+async def _send_file(file: Path, _: Request) -> Response:
+    return FileResponse(file)
 
 
 class Endpoints:

@@ -118,10 +118,11 @@ def test_bench_writes_what_it_measured(tmp_path, capsys):
     assert "2:0.5" in capsys.readouterr().out
 
 
-def test_bench_searches_the_batch(capsys):
+def test_bench_searches_the_batch(capsys, monkeypatch):
+    monkeypatch.setattr("paumer.study.speed.best_batch", lambda *_: 3)
     arguments = [*SMALL, "--batch", "auto", "--rounds", "1", "--mode", "2:0.5"]
     app(arguments, result_action="return_value")
-    assert ", batch " in capsys.readouterr().out
+    assert ", batch 3, " in capsys.readouterr().out
 
 
 def test_the_paper_with_more_words_is_thirteen_modes(tmp_path, capsys):

@@ -206,6 +206,7 @@ def test_tune_says_how_near_it_gets(model, data, monkeypatch, capsys):
         (("evaluate", "--mode", "quick"), 'cannot read "quick"'),
         (("evaluate", "--scales", "0"), "all above 0"),
         (("evaluate", "--limit", "-1"), "limit is -1"),
+        (("sweep", "--speed-batch", "0", "--out", "s"), "speed-batch is 0"),
         (("sweep", "--grid", "three exit", "--out", "x"), 'cannot read "three"'),
         (("tune",), "exactly one of latency_ms, speed_up and max_drop"),
         (("tune", "--speed-up", "2", "--max-drop", "1"), "exactly one of"),

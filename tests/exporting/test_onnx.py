@@ -195,7 +195,7 @@ def test_the_script_of_use_needs_no_paumer(folder, tmp_path):
     ("arguments", "message"),
     [
         (("--input", "60", "--mode", "2:0.5"), "whole patches"),
-        (("--mode", "2:<0.5"), "takes shares"),
+        (("--mode", "2:<0.5"), "takes ratios"),
         (("--mode", "2:0.5", "--dial", "--format", "program"), "holds one mode: give --mode"),
         (("--mode", "9:0.5", "--dial"), "cannot pause after block 9"),
         (("--mode", "none", "--dial"), "there is no ratio to turn: name stages"),
@@ -239,7 +239,7 @@ def test_a_context_is_exported_for_one_mode_only(model, tmp_path):
 @pytest.mark.parametrize("export", [export_onnx, export_program])
 def test_what_no_file_can_hold_is_refused_before_tracing(model, tmp_path, export):
     for text, size, message in (
-        ("2:<0.4", (64, 64), "takes shares, not thresholds"),
+        ("2:<0.4", (64, 64), "takes ratios, not thresholds"),
         ("2:0.4 by=oracle", (64, 64), "by=oracle is for evaluate and sweep alone"),
         ("2:0.4 size=48", (64, 64), "a network takes images as they are"),
         ("2:0.4", (64, 60), "60x64 is not made of whole patches of 16x16"),

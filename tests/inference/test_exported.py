@@ -42,13 +42,13 @@ def test_what_the_file_cannot_do_is_said():
         ValueError, match=r'pause after block 3 \("3:0\.5"\): it was exported for 2, 4'
     ):
         INFO.kept(PauseConfig.parse("3:0.5"))
-    with pytest.raises(ValueError, match="takes shares, not thresholds"):
+    with pytest.raises(ValueError, match="takes ratios, not thresholds"):
         INFO.kept(PauseConfig.parse("2:<0.5"))
 
 
 def test_a_file_runs_shares_by_criteria_that_need_no_labels():
     check_exportable(Mode.parse("2:0.5 exit by=neighbours"))
-    with pytest.raises(ValueError, match=r'takes shares, not thresholds \("2:0\.1,4:<0\.5"\)'):
+    with pytest.raises(ValueError, match=r'takes ratios, not thresholds \("2:0\.1,4:<0\.5"\)'):
         check_exportable(Mode.parse("2:0.1,4:<0.5"))
     with pytest.raises(ValueError, match="by=oracle is for evaluate and sweep alone"):
         check_exportable(Mode.parse("2:0.5 by=oracle"))

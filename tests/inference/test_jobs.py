@@ -152,7 +152,7 @@ def test_what_no_image_can_run_with_is_refused_at_once(predictor, tmp_path):
     with pytest.raises(ValueError, match="cannot pause after block 9"):
         Job(predictor, Mode.parse("9:0.5"), tmp_path)
     exported = make_engine("onnx", predictor.network, 1, lambda *_: None, tmp_path)
-    with pytest.raises(ValueError, match="takes shares, not thresholds"):
+    with pytest.raises(ValueError, match="takes ratios, not thresholds"):
         Job(Predictor(predictor.network, engine=exported), Mode.parse("2:<0.5"), tmp_path)
 
 

@@ -392,6 +392,13 @@ def test_the_auxiliary_head_is_fresh_and_everything_else_must_be_there(tmp_path)
         load_tensors(model, found.tensors, path, fresh="aux_head.")
 
 
+def test_two_tensors_never_become_one(tmp_path):
+    state = mmseg_state()
+    again = {"decoder.cls_emb": torch.zeros_like(state["decode_head.cls_emb"])}
+    with pytest.raises(ValueError, match=r"'decoder.cls_emb' and another tensor are both"):
+        read_checkpoint(write_mmseg(tmp_path, state | again))
+
+
 def test_an_auxiliary_head_of_theirs_is_listed_as_unused(tmp_path):
     state = mmseg_state() | {"auxiliary_head.conv_seg.weight": torch.zeros(5, 192, 1, 1)}
     path = write_mmseg(tmp_path, state)
