@@ -86,7 +86,7 @@ def test_what_engines_cannot_do_is_said(tmp_path):
     engine = make_engine("onnx", network, 1, export_onnx, tmp_path)
     image, by_chance = np.zeros((32, 32, 3), np.uint8), {"random": lambda logits, indices: indices}
     predictor = Predictor(network, engine=engine)
-    with pytest.raises(ValueError, match=r'takes shares, not thresholds \("2:<0\.5"\)'):
+    with pytest.raises(ValueError, match=r'takes ratios, not thresholds \("2:<0\.5"\)'):
         predictor.predict(image, "2:<0.5")
     with pytest.raises(ValueError, match="by=random is for evaluate and sweep alone"):
         list(predictor.predict_many([image], ["2:0.5 by=random"], given=by_chance))
