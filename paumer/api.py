@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
 from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,6 +34,7 @@ from paumer.model.pretrained import pick_device
 from paumer.model.segmenter import PausingSegmenter
 from paumer.pause_config import PauseConfig
 from paumer.progress import Progress, StepProgress
+from paumer.scenes.scene import scene
 from paumer.tables import write_csv, write_jsonl
 from paumer.training.options import TrainOptions, parse_size
 
@@ -132,7 +132,7 @@ def sweep(
     out, predictor, dataset = Path(out), _opened(model, device), _opened_data(data, split)
     modes = grids.grid(_texts(grid), predictor.network.backbone.depth, predictor.modes)
     image = dataset[0].image
-    size = (image.shape[0], image.shape[1])
+    size = image.shape[:2]
     if speed == "measure":  # What has no fixed cost shows before hours of counting.
         for mode in modes:
             predictor.macs(size, mode)
@@ -299,55 +299,49 @@ def export(
     if format == "program" and dial:
         raise ValueError("a torch.export program holds one mode: give --mode, without --dial")
     if images is None:
-        from paumer.scenes.scene import scene
-
-        scenes = [scene(seed, (max(64, size[1]), max(48, size[0])))[0] for seed in range(4)]
-        seen = _network_inputs(scenes, size, predictor.config)
+        shape = max(64, size[1]), max(48, size[0])
+        samples = [scene(seed, shape)[0] for seed in range(4)]
     else:
-        seen = _network_inputs(read_folder(Path(images), 50), size, predictor.config)
+        samples = read_folder(Path(images), 50)
+    seen = _network_inputs(samples, size, predictor.config)
     modes, agreement = verify.write_verified(network, out, size, chosen, dial, format, seen)
-    if format != "program":
-        script.write_text(verify.USE_SCRIPT.format(file=out.name), "utf-8")
-    kept = None if format == "program" else script
-    return Exported(out, size, modes, len(seen), agreement, kept)
+    if format == "program":
+        return Exported(out, size, modes, len(seen), agreement, None)
+    verify.take_name(script)
+    script.write_text(verify.USE_SCRIPT.format(file=out.name), "utf-8")
+    return Exported(out, size, modes, len(seen), agreement, script)
 
 
-def _by_fields(
-    options: Callable[P, TrainOptions],
-) -> Callable[[Callable[[TrainOptions], Path]], Callable[P, Path]]:
-    """Turns a function of options into one of their fields, which editors then complete."""
+def _by_fields(options: Callable[P, TrainOptions]) -> Callable[P, Path]:
+    """The training, called with the fields of its options, which editors then complete."""
 
-    def decorate(run: Callable[[TrainOptions], Path]) -> Callable[P, Path]:
-        @wraps(run)
-        def call(*args: P.args, **kwargs: P.kwargs) -> Path:
-            # As elsewhere, a path may be text and several modes one.
-            if isinstance(out := kwargs.get("out"), str):
-                kwargs["out"] = Path(out)
-            if isinstance(mode := kwargs.get("val_mode"), str):
-                kwargs["val_mode"] = (mode,)
-            return run(options(*args, **kwargs))
+    def train(*args: P.args, **kwargs: P.kwargs) -> Path:
+        """Train a segmenter once for many modes and return the run directory.
 
-        call.__signature__ = signature(options)  # type: ignore[attr-defined]  # What help shows.
-        return call
+        The arguments are the options of `paumer train`. Messages go to the logger ``paumer``.
+        """
+        # As elsewhere, a path may be text and several modes one.
+        if isinstance(out := kwargs.get("out"), str):
+            kwargs["out"] = Path(out)
+        if isinstance(mode := kwargs.get("val_mode"), str):
+            kwargs["val_mode"] = (mode,)
+        log = logging.getLogger("paumer").info
+        return Path(training_module().train(options(*args, **kwargs), log))
 
-    return decorate
+    train.__signature__ = signature(options)  # type: ignore[attr-defined]  # What help shows.
+    return train
 
 
-@_by_fields(TrainOptions)
-def train(options: TrainOptions) -> Path:
-    """Train a segmenter once for many modes and return the run directory.
-
-    The arguments are the options of `paumer train`. Messages go to the logger ``paumer``.
-    """
-    return Path(_training().train(options, logging.getLogger("paumer").info))
+train = _by_fields(TrainOptions)
 
 
 def resume(directory: str | Path) -> Path:
     """Resume the training in a run directory, exactly as if it had not stopped."""
-    return Path(_training().resume(Path(directory), logging.getLogger("paumer").info))
+    return Path(training_module().resume(Path(directory), logging.getLogger("paumer").info))
 
 
-def _training() -> ModuleType:
+def training_module() -> ModuleType:
+    """``paumer.training.run``, which needs more than the rest."""
     try:
         from paumer.training import run
     except ImportError as error:

@@ -69,48 +69,29 @@ def paint(labels: NDArray[np.integer], class_set: ClassSet) -> NDArray[np.uint8]
     return painted
 
 
-_CAMVID = {
-    "sky": (128, 128, 128),
-    "building": (128, 0, 0),
-    "pole": (192, 192, 128),
-    "road": (128, 64, 128),
-    "pavement": (0, 0, 192),
-    "tree": (128, 128, 0),
-    "sign": (192, 128, 128),
-    "fence": (64, 64, 128),
-    "car": (64, 0, 128),
-    "pedestrian": (64, 64, 0),
-    "bicyclist": (0, 128, 192),
-}
-CAMVID = ClassSet(tuple(_CAMVID), tuple(_CAMVID.values()))
+def _class_set(text: str) -> ClassSet:
+    """The classes of a text such as `sky 808080, road 804080`."""
+    names, colours = zip(*(part.rsplit(maxsplit=1) for part in text.split(",")), strict=True)
+    rgb = (bytes.fromhex(colour) for colour in colours)
+    return ClassSet(tuple(name.strip() for name in names), tuple((r, g, b) for r, g, b in rgb))
 
-# name: (train colour, id in the labelIds images), in the order of the train ids
-_CITYSCAPES = {
-    "road": ((128, 64, 128), 7),
-    "sidewalk": ((244, 35, 232), 8),
-    "building": ((70, 70, 70), 11),
-    "wall": ((102, 102, 156), 12),
-    "fence": ((190, 153, 153), 13),
-    "pole": ((153, 153, 153), 17),
-    "traffic light": ((250, 170, 30), 19),
-    "traffic sign": ((220, 220, 0), 20),
-    "vegetation": ((107, 142, 35), 21),
-    "terrain": ((152, 251, 152), 22),
-    "sky": ((70, 130, 180), 23),
-    "person": ((220, 20, 60), 24),
-    "rider": ((255, 0, 0), 25),
-    "car": ((0, 0, 142), 26),
-    "truck": ((0, 0, 70), 27),
-    "bus": ((0, 60, 100), 28),
-    "train": ((0, 80, 100), 31),
-    "motorcycle": ((0, 0, 230), 32),
-    "bicycle": ((119, 11, 32), 33),
-}
-CITYSCAPES = ClassSet(tuple(_CITYSCAPES), tuple(colour for colour, _ in _CITYSCAPES.values()))
 
+CAMVID = _class_set("""
+sky 808080, building 800000, pole c0c080, road 804080, pavement 0000c0, tree 808000, sign c08080,
+fence 404080, car 400080, pedestrian 404000, bicyclist 0080c0
+""")
+CITYSCAPES = _class_set("""
+road 804080, sidewalk f423e8, building 464646, wall 66669c, fence be9999, pole 999999,
+traffic light faaa1e, traffic sign dcdc00, vegetation 6b8e23, terrain 98fb98, sky 4682b4,
+person dc143c, rider ff0000, car 00008e, truck 000046, bus 003c64, train 005064, motorcycle 0000e6,
+bicycle 770b20
+""")
+
+# In the order of the train ids.
+_LABEL_IDS = [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33]
 CITYSCAPES_TRAIN_IDS: NDArray[np.uint8] = np.full(256, IGNORE, np.uint8)
 """Train id of every value of a `labelIds` image: `CITYSCAPES_TRAIN_IDS[label_ids]`."""
-CITYSCAPES_TRAIN_IDS[[label_id for _, label_id in _CITYSCAPES.values()]] = range(len(CITYSCAPES))
+CITYSCAPES_TRAIN_IDS[_LABEL_IDS] = range(len(CITYSCAPES))
 CITYSCAPES_TRAIN_IDS.setflags(write=False)
 
 _ADE20K_NAMES = """

@@ -49,44 +49,27 @@ def protecting(criterion: Criterion, classes: Sequence[int]) -> Criterion:
 
     def score(logits: Logits, patch_index: PatchIndex) -> Score:
         predicted = logits.argmax(-1)
-        protected = torch.zeros_like(predicted, dtype=torch.bool)
-        for number in classes:
-            protected |= predicted == number
+        protected = sum(predicted == number for number in classes)
         return criterion(logits, patch_index) + 1000 * protected
 
     return score
 
 
 def neighbours(grid: tuple[int, int]) -> Criterion:
-    """Mean entropy of a patch and its neighbours: one that looks beyond the patch itself.
-
-    ``grid`` is how many patches an image has down and across. Paused patches do not count.
-    """
+    """Mean entropy of a patch and its active neighbours: one that looks beyond the patch itself."""
+    patches = grid[0] * grid[1]
 
     def score(logits: Logits, patch_index: PatchIndex) -> Score:
-        entropies = entropy(logits, patch_index)
-        total = F.avg_pool2d(_laid_out(entropies, patch_index, grid), 3, 1, 1)
-        count = F.avg_pool2d(_laid_out(torch.ones_like(entropies), patch_index, grid), 3, 1, 1)
-        return _gathered(total, patch_index) / _gathered(count, patch_index) + entropies / 1000
+        entropies, patch = entropy(logits, patch_index), patch_index % patches
+
+        def around(values: Score) -> Score:
+            """The mean around each patch, with 0 for those that paused before."""
+            image = values.new_zeros((values.shape[0], patches)).scatter(1, patch, values)
+            return F.avg_pool2d(image.view(-1, 1, *grid), 3, 1, 1).flatten(1).gather(1, patch)
+
+        return around(entropies) / around(torch.ones_like(entropies)) + entropies / 1000
 
     return score
-
-
-def _laid_out(
-    values: Float[Tensor, "b n"], patch_index: Int[Tensor, "b n"], grid: tuple[int, int]
-) -> Float[Tensor, "b 1 down across"]:
-    """The values of patches where they lie in their images, zero elsewhere."""
-    patches = grid[0] * grid[1]
-    canvas = values.new_zeros((values.shape[0], patches))
-    return canvas.scatter(1, patch_index % patches, values).view(-1, 1, *grid)
-
-
-def _gathered(
-    values: Float[Tensor, "b 1 down across"], patch_index: Int[Tensor, "b n"]
-) -> Float[Tensor, "b n"]:
-    """The values where patches lie in their images."""
-    flat = values.flatten(1)
-    return flat.gather(1, patch_index % flat.shape[1])
 
 
 def _shifted(number: Int[Tensor, "*s"], bits: int) -> Int[Tensor, "*s"]:

@@ -16,13 +16,15 @@ from paumer.classes import ClassSet, Colour
 from paumer.disk import replace_file
 
 Picture = NDArray[np.uint8]
+Entry = tuple[str, float, Colour]
+"""One class in a legend: its name, its share of the pixels (0-1) and its colour."""
 
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 _PAPER = (249, 249, 247)
 _INK = (38, 40, 44)
 _FADED = (118, 122, 128)
 _LINE = (214, 214, 210)
-_MARGIN, _GAP, _SWATCH = 20, 16, 16
+_MARGIN, _GAP, _SWATCH, _WIDTH = 20, 16, 16, 240
 
 
 def overlay(image: Picture, painted: Picture, alpha: float = 0.5) -> Picture:
@@ -39,17 +41,10 @@ def overlay(image: Picture, painted: Picture, alpha: float = 0.5) -> Picture:
     return (below[image] + above[painted] + 0.5).astype(np.uint8)
 
 
-def with_legend(
-    image: Picture | Image.Image,
-    names: Sequence[str],
-    colours: Sequence[Colour],
-    shares: Sequence[float],
-) -> Image.Image:
-    """The image with a legend below: a swatch, a name and a share of the pixels (0-1) per class.
-
-    It is read down the columns, of which there are as many as fit.
-    """
-    image, texts, line = _as_image(image), [f"{share:.1%}" for share in shares], 26
+def with_legend(image: Picture | Image.Image, entries: Sequence[Entry]) -> Image.Image:
+    """The image with a legend below, read down the columns, of which there are as many as fit."""
+    image, line = _as_image(image), 26
+    names, texts = [name for name, _, _ in entries], [f"{share:.1%}" for _, share, _ in entries]
     fitting = (image.width + _GAP) // (_entry_width(names, ["100.0%"]) + _GAP)
     columns = max(1, min(fitting, len(names)))
     rows = -(-len(names) // columns)
@@ -59,27 +54,24 @@ def with_legend(
     sheet = Image.new("RGB", (width, top + max(1, rows * line) + _MARGIN), _PAPER)
     sheet.paste(image, (_MARGIN, _MARGIN))
     draw, font = ImageDraw.Draw(sheet), _font(14)
-    for i, (name, colour, text) in enumerate(zip(names, colours, texts, strict=True)):
+    for i, (name, share, colour) in enumerate(entries):
         x, y = _MARGIN + i // rows * (entry + _GAP), top + i % rows * line + line // 2
         box = (x, y - _SWATCH // 2, x + _SWATCH, y + _SWATCH // 2)
         draw.rounded_rectangle(box, 3, tuple(colour), _LINE)
         draw.text((x + _SWATCH + 8, y), name, _INK, font, anchor="lm")
-        draw.text((x + entry, y), text, _FADED, font, anchor="rm")
+        draw.text((x + entry, y), f"{share:.1%}", _FADED, font, anchor="rm")
     return sheet
 
 
 def contact_sheet(
-    pairs: Sequence[tuple[Picture, Picture | None]],
-    columns: int = 3,
-    captions: Sequence[str] | None = None,
-    width: int = 240,
+    pairs: Sequence[tuple[Picture, Picture | None]], columns: int = 3, captions: Sequence[str] = ()
 ) -> Image.Image:
-    """Images on one sheet, each beside its painted labels if it has any, `width` pixels wide."""
+    """Images on one sheet, each beside its painted labels if it has any."""
     if not pairs:
         raise ValueError("cannot lay out 0 images: give at least one")
     images = [_as_image(image) for image, _ in pairs]
-    heights = [max(1, round(width * image.height / image.width)) for image in images]
-    cell = width if all(painted is None for _, painted in pairs) else 2 * width + 4
+    heights = [max(1, round(_WIDTH * image.height / image.width)) for image in images]
+    cell = _WIDTH if all(painted is None for _, painted in pairs) else 2 * _WIDTH + 4
     across, down = cell + _GAP, max(heights) + (24 if captions else 0) + _GAP
     columns = min(columns, len(pairs))
     rows = -(-len(pairs) // columns)
@@ -88,11 +80,11 @@ def contact_sheet(
     draw = ImageDraw.Draw(sheet)
     for i, (image, height, (_, painted)) in enumerate(zip(images, heights, pairs, strict=True)):
         x, y = _MARGIN + i % columns * across, _MARGIN + i // columns * down
-        size = (width, height)
+        size = (_WIDTH, height)
         sheet.paste(image.resize(size, Image.Resampling.LANCZOS), (x, y))
         if painted is not None:
             small = _as_image(painted).resize(size, Image.Resampling.NEAREST)
-            sheet.paste(small, (x + width + 4, y))
+            sheet.paste(small, (x + _WIDTH + 4, y))
         if captions:
             text = _shorten(captions[i], cell)
             draw.text((x, y + height + 15), text, _INK, _font(13), anchor="lm")
@@ -100,10 +92,7 @@ def contact_sheet(
 
 
 def write_image(path: str | Path, image: Picture | Image.Image) -> None:
-    """Write a PNG, JPEG or WebP file by the path's suffix, complete or not at all.
-
-    Missing folders are made.
-    """
+    """Write a PNG, JPEG or WebP file by its suffix, complete or not at all; folders are made."""
     path = Path(path)
     kind = _FORMATS.get(path.suffix.lower())
     if kind is None:
@@ -111,12 +100,18 @@ def write_image(path: str | Path, image: Picture | Image.Image) -> None:
             f'cannot write "{path}": "{path.suffix}" is not a known kind of image. '
             f"Use one of {', '.join(_FORMATS)}"
         )
+    content = encode(image, kind, quality=92)  # PNG, which loses nothing, takes no notice
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, content)
+
+
+def encode(image: Picture | Image.Image, kind: str = "PNG", **options: int) -> bytes:
+    """The content of an image file of that kind."""
     image, memory = _as_image(image), BytesIO()
     if kind == "JPEG" and image.mode not in ("L", "RGB"):
         image = image.convert("RGB")
-    image.save(memory, kind, quality=92)  # PNG, which loses nothing, takes no notice
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, memory.getbuffer())
+    image.save(memory, kind, **options)
+    return memory.getvalue()
 
 
 def mask_image(labels: NDArray[np.integer], class_set: ClassSet) -> Image.Image:

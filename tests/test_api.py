@@ -124,6 +124,24 @@ def test_export(model, tmp_path):
         paumer.export(tmp_path / "m.onnx", model, "2:0.5", input="64")
 
 
+def test_an_export_never_replaces_a_script(model, tmp_path, monkeypatch):
+    def write(network, out, *_):
+        (tmp_path / "m.py").write_text("mine")  # Somebody writes it meanwhile.
+        return (Mode.parse("2:0.5"),), 1.0
+
+    monkeypatch.setattr("paumer.exporting.verify.write_verified", write)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r'm\.py" exists: name another --out'):
+            paumer.export(tmp_path / "m.onnx", model, "2:0.5", input="64")
+        assert (tmp_path / "m.py").read_text() == "mine"
+    (tmp_path / "m.py").unlink()
+    (tmp_path / "m.py").symlink_to("elsewhere.py")
+    monkeypatch.setattr("paumer.exporting.verify.write_verified", lambda *_: ((), 1.0))
+    with pytest.raises(ValueError, match=r'm\.py" exists'):
+        paumer.export(tmp_path / "m.onnx", model, "2:0.5", input="64")
+    assert not (tmp_path / "elsewhere.py").exists()
+
+
 def test_train_takes_the_options_of_the_command(tmp_path, data):
     pytest.importorskip("lightning_fabric")
     small = {

@@ -9,6 +9,10 @@ from paumer.classes import CAMVID, paint
 from paumer.data.images import read_image, read_labels
 
 
+def entries(shares):
+    return list(zip(CAMVID.names, shares, CAMVID.colours, strict=True))
+
+
 def noise(height=24, width=32, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
 
@@ -68,26 +72,24 @@ class TestLayout:
     @pytest.mark.parametrize("width", [10, 500, 5000])
     def test_legend_shows_every_colour(self, width):
         black = np.zeros((10, width, 3), np.uint8)
-        sheet = drawing.with_legend(black, CAMVID.names, CAMVID.colours, [1 / 11] * 11)
+        sheet = drawing.with_legend(black, entries([1 / 11] * 11))
         for colour in CAMVID.colours:
             assert (np.asarray(sheet) == colour).all(2).sum() > 100
 
     def test_with_legend_keeps_the_image(self):
         image, shares = noise(60, 400), [1.0] + [0.0] * 10
-        sheet = np.asarray(drawing.with_legend(image, CAMVID.names, CAMVID.colours, shares))
+        sheet = np.asarray(drawing.with_legend(image, entries(shares)))
         assert sheet.shape[1] == 440
         np.testing.assert_array_equal(sheet[20:80, 20:420], image)
-        narrow = drawing.with_legend(noise(10, 10), ["a rather long class name"], [(1, 2, 3)], [1])
+        narrow = drawing.with_legend(noise(10, 10), [("a rather long class name", 1.0, (1, 2, 3))])
         assert narrow.width > 150
 
     def test_contact_sheet_places_images_and_labels(self):
         green, pink = np.full((30, 40, 3), (0, 200, 0)), np.full((30, 40, 3), (255, 0, 200))
         pairs = [(green.astype(np.uint8), pink.astype(np.uint8))] * 5
-        sheet = np.asarray(
-            drawing.contact_sheet(pairs, columns=2, captions=["x" * 500] * 5, width=80)
-        )
-        assert (sheet == (0, 200, 0)).all(2).sum() == 5 * 80 * 60
-        assert (sheet == (255, 0, 200)).all(2).sum() == 5 * 80 * 60
+        sheet = np.asarray(drawing.contact_sheet(pairs, columns=2, captions=["x" * 500] * 5))
+        assert (sheet == (0, 200, 0)).all(2).sum() == 5 * 240 * 180
+        assert (sheet == (255, 0, 200)).all(2).sum() == 5 * 240 * 180
         alone = drawing.contact_sheet([(noise(), None)])
         assert alone.width == 240 + 40
         with pytest.raises(ValueError, match="0 images"):
@@ -108,7 +110,7 @@ class TestNoPixels:
     def test_nothing_is_drawn(self, size):
         match = f"an image of {size[1]}x{size[0]}.*has no pixels"
         with pytest.raises(ValueError, match=match):
-            drawing.with_legend(noise(*size), ["a"], [(1, 2, 3)], [1.0])
+            drawing.with_legend(noise(*size), [("a", 1.0, (1, 2, 3))])
         for pair in ((noise(*size), None), (noise(), noise(*size))):
             with pytest.raises(ValueError, match=match):
                 drawing.contact_sheet([pair])

@@ -3,20 +3,16 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from inspect import signature
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
-
-if TYPE_CHECKING:
-    from paumer.cli.options import TilingOptions
-    from paumer.inference.tiles import Inference
 
 T = TypeVar("T")
 LOG_EVERY = 60.0
@@ -50,13 +46,6 @@ def above_zero(number: float, name: str) -> float:
     return number
 
 
-def tiling(options: "TilingOptions") -> "Inference":
-    """How images are cut, repeated and batched."""
-    from paumer.inference.tiles import Inference
-
-    return call(Inference, options)
-
-
 def call(function: Callable[..., T], options: object, **more: object) -> T:
     """What a public function gives for the options of its arguments' names, and for ``more``."""
     names = [name for name in signature(function).parameters if hasattr(options, name)]
@@ -81,15 +70,15 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
 @contextmanager
 def step_progress() -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar for work of several parts: call it with the part's name, done and total."""
-    with _bar() as bar:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    text = TextColumn("{task.description}")
+    with Progress(text, *columns, console=errors, transient=True) as bar:
         task = bar.add_task("", total=None)
-        titles = [""]
 
         def update(title: str, done: int, total: int) -> None:
-            if title != titles[-1]:
-                titles.append(title)
-                bar.reset(task, description=title)
-            bar.update(task, completed=done, total=total)
+            if done < bar.tasks[0].completed:  # Another part begins.
+                bar.reset(task)
+            bar.update(task, description=title, completed=done, total=total)
 
         yield update
 
@@ -98,13 +87,12 @@ def step_progress() -> Iterator[Callable[[str, int, int], None]]:
 def training_progress() -> Iterator[Callable[[int, int, Mapping[str, float]], None]]:
     """How far a training is: a bar in a terminal, elsewhere a line every minute."""
     shown = time.monotonic()
-    with _bar() as bar:
-        task = bar.add_task("training", total=None)
+    with step_progress() as show:
 
         def update(done: int, total: int, metrics: Mapping[str, float]) -> None:
             nonlocal shown
             loss, now = f"loss {metrics['loss']:.3f}", time.monotonic()
-            bar.update(task, completed=done, total=total, description=f"training, {loss}")
+            show(f"training, {loss}", done, total)
             if not errors.is_terminal and now - shown >= LOG_EVERY:
                 shown = now
                 left = timedelta(seconds=round(metrics["seconds_left"]))
@@ -114,20 +102,11 @@ def training_progress() -> Iterator[Callable[[int, int, Mapping[str, float]], No
         yield update
 
 
-def _bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=errors,
-        transient=True,
-    )
-
-
-def new_table(*titles: str) -> Table:
-    """A table without lines; all columns but the first stand to the right."""
+def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print plain text as a table without lines; all columns but the first stand to the right."""
     table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
     for number, title in enumerate(titles):
-        table.add_column(title, justify="right" if number else "left")
-    return table
+        table.add_column(escape(title), justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)

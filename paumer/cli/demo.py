@@ -8,13 +8,13 @@ from paumer.cli.console import progress_bar, say, set_threads
 from paumer.cli.measure import MEASUREMENT_TITLES, measurement_cells, print_measurements
 from paumer.cli.options import DemoOptions
 from paumer.disk import replace_file
+from paumer.measurement import Measurement, join
 from paumer.mode import Mode
 from paumer.tables import write_csv
 
 if TYPE_CHECKING:
     from paumer.data.samples import Dataset
     from paumer.inference.predictor import Predictor
-    from paumer.measurement import Measurement
 
 DIALS = ("3:0.2", "3:0.4", "3:0.4,5:0.4", "3:0.4,5:0.4,7:0.4", "3:0.6,5:0.6")
 """What is counted and timed beside the model's operating points."""
@@ -25,61 +25,46 @@ def demo(options: DemoOptions = DemoOptions()) -> None:  # noqa: B008
     from paumer.api import load
     from paumer.data.datasets import open_dataset
     from paumer.data.samples import spread
+    from paumer.inference.tiles import Inference
+    from paumer.study.accuracy import evaluate
     from paumer.study.paper_figures import draw_tradeoff
+    from paumer.study.speed import SpeedSettings, time_modes
+    from paumer.study.sweep import describe
 
     set_threads(options.threads)
-    predictor = load(options.model)
+    predictor = load(options.model, options.device)
     dataset = open_dataset(options.data, "test")
     indices = spread(len(dataset), options.limit)
-    shown = _modes(predictor, "none", *predictor.points)
     depth = predictor.network.backbone.depth
     dials = [text for text in DIALS if Mode.parse(text).pause.blocks[-1] < depth]
-    counted = _modes(predictor, "none", *predictor.points, *dials)
-    found = _measure(predictor, dataset, indices, counted)
+    named: dict[Mode, str] = {}
+    for name in ("none", *predictor.points, *dials):  # Of equal modes the first name stays.
+        named.setdefault(predictor.mode(name), name)
+    image, modes = dataset[indices[0]].image, list(named)
+    with progress_bar("counting") as update:
+        tallies = evaluate(predictor, dataset, modes, Inference(batch=4), indices, update)
+    source = f"{dataset.name} {dataset.split}"
+    counted = describe(predictor, modes, tallies, image.shape[:2], source)
+    with progress_bar("timing") as update:
+        speeds = time_modes(predictor, image, modes, SpeedSettings(rounds=9), progress=update)
+    items = [join(one, two) for one, two in zip(counted, speeds, strict=True)]
+    found = dict(zip(named.values(), items, strict=True))
     # Without pausing both lines begin.
-    exits = [item for item in found.values() if item.mode.early_exit or not item.mode.pause]
-    lines = {
-        "pausing": [item for item in found.values() if not item.mode.early_exit],
-        "pausing with early exit": exits if len(exits) > 1 else [],
-    }
-    draw_tradeoff({name: items for name, items in lines.items() if items}, options.out / "tradeoff")
+    exits = [item for item in items if item.mode.early_exit or not item.mode.pause]
+    lines = {"pausing": [item for item in items if not item.mode.early_exit]}
+    if len(exits) > 1:
+        lines["pausing with early exit"] = exits
+    draw_tradeoff(lines, options.out / "tradeoff")
     write_csv(options.out / "demo.csv", [{"point": n, **m.to_json()} for n, m in found.items()])
     some = indices[:: max(1, len(indices) // 3)][:3]
+    shown = {name: item.mode for name, item in found.items() if name not in dials}
     images = _draw_images(predictor, dataset, some, shown, options.out)
     title = f"{options.model} on {len(indices)} held-out images of {dataset.name}"
     report = options.out / "report.html"
     replace_file(report, _page(title, found, images).encode())
     say(title)
-    print_measurements(list(found.values()), names=list(found))
+    print_measurements(found)
     say(f"open {report}")
-
-
-def _modes(predictor: "Predictor", *names: str) -> dict[str, Mode]:
-    """The modes of these names; of equal ones the first stays."""
-    modes = {name: predictor.mode(name) for name in names}
-    first = {mode: name for name, mode in reversed(modes.items())}
-    return {name: mode for name, mode in modes.items() if first[mode] == name}
-
-
-def _measure(
-    predictor: "Predictor", dataset: "Dataset", indices: list[int], named: dict[str, Mode]
-) -> "dict[str, Measurement]":
-    """The mIoU and then the speed of each mode: never both at once."""
-    from paumer.inference.tiles import Inference
-    from paumer.measurement import join
-    from paumer.study.accuracy import evaluate
-    from paumer.study.speed import SpeedSettings, time_modes
-    from paumer.study.sweep import describe
-
-    modes = list(named.values())
-    with progress_bar("counting") as update:
-        tallies = evaluate(predictor, dataset, modes, Inference(batch=4), indices, update)
-    image = dataset[indices[0]].image
-    size = (image.shape[0], image.shape[1])
-    counted = describe(predictor, modes, tallies, size, f"{dataset.name} {dataset.split}")
-    with progress_bar("timing") as update:
-        speeds = time_modes(predictor, image, modes, SpeedSettings(rounds=9), progress=update)
-    return {n: join(c, s) for n, c, s in zip(named, counted, speeds, strict=True)}
 
 
 def _draw_images(
@@ -106,7 +91,7 @@ def _draw_images(
     return written
 
 
-def _page(title: str, found: "dict[str, Measurement]", images: list[tuple[str, Path]]) -> str:
+def _page(title: str, found: dict[str, Measurement], images: list[tuple[str, Path]]) -> str:
     """The report: a table, the plot, the images."""
     first = next(iter(found.values()))
     head = "".join(f"<th>{escape(text)}</th>" for text in ("point", *MEASUREMENT_TITLES))

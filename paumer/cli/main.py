@@ -12,14 +12,7 @@ from cyclopts import App
 from cyclopts.config import Dict
 
 from paumer import __version__
-from paumer.cli.console import (
-    at_least_one,
-    complain,
-    errors,
-    progress_bar,
-    say,
-    training_progress,
-)
+from paumer.cli.console import at_least_one, complain, errors, progress_bar, say, training_progress
 from paumer.cli.demo import demo
 from paumer.cli.export import export
 from paumer.cli.measure import bench, evaluate, sweep, tune
@@ -110,12 +103,9 @@ def _split_config(token: str) -> list[str]:
 def import_(checkpoint: Path, /, *, out: Path) -> None:
     """Turn a Segmenter checkpoint of rstrudel/segmenter or mmsegmentation into a model directory.
 
-    Parameters
-    ----------
-    checkpoint
-        The .pth file. For rstrudel/segmenter its variant.yml lies beside it.
-    out
-        Model directory to write; it must not exist.
+    Args:
+        checkpoint: The .pth file. For rstrudel/segmenter its variant.yml lies beside it.
+        out: Model directory to write; it must not exist.
     """
     from paumer.model.directory import load_tensors
     from paumer.model.foreign import read_checkpoint
@@ -142,14 +132,10 @@ def import_(checkpoint: Path, /, *, out: Path) -> None:
 def scenes(*, out: Path, count: int = 200, size: str = "384x288") -> None:
     """Draw street scenes with their labels, as a data set that every command can read.
 
-    Parameters
-    ----------
-    out
-        Folder to write; it must not exist.
-    count
-        Images for training; validation and test get a tenth each, at least one.
-    size
-        Image size: WIDTHxHEIGHT, or one side for a square.
+    Args:
+        out: Folder to write; it must not exist.
+        count: Images for training; validation and test get a tenth each, at least one.
+        size: Image size: WIDTHxHEIGHT, or one side for a square.
     """
     from paumer.scenes.files import write_scenes
 
@@ -171,14 +157,10 @@ def check_data(
 ) -> None:
     """Read a whole data set and report what is wrong with it. Nothing of it is changed.
 
-    Parameters
-    ----------
-    data
-        A data.yaml, or camvid:DIR, cityscapes:DIR, ade20k:DIR, scenes.
-    out
-        Folder for the report, a plot of class shares and a sheet of samples.
-    splits
-        Splits to read, such as train val (default: all there are).
+    Args:
+        data: A data.yaml, or camvid:DIR, cityscapes:DIR, ade20k:DIR, scenes.
+        out: Folder for the report, a plot of class shares and a sheet of samples.
+        splits: Splits to read, such as train val (default: all there are).
     """
     from paumer.data.checking import check_splits, sample_sheet
 
@@ -200,7 +182,7 @@ def check_data(
 
 
 @app.command
-def train(
+def train(  # noqa: D417
     *,
     config: Path | None = None,
     resume: Path | None = None,
@@ -208,21 +190,17 @@ def train(
 ) -> None:
     """Train a segmenter once for many modes.
 
-    Parameters
-    ----------
-    config
-        A recipe: a YAML file of the options below, which count where the command line is silent.
-    resume
-        A run directory to resume, exactly as if it had not stopped.
+    Args:
+        config: A recipe: a YAML file of the options below, which count where the command line is
+            silent.
+        resume: A run directory to resume, exactly as if it had not stopped.
     """
     assert config is None  # Taken off by _with_recipe before.
     if resume and options != TrainOptions():
         raise ValueError("--resume takes the options of the run: give no others beside it")
-    try:
-        from paumer.training import run
-    except ImportError as error:
-        raise ImportError(f"training needs more ({error}): pip install 'paumer[train]'") from error
+    from paumer.api import training_module
 
+    run = training_module()
     with training_progress() as progress:
         if resume:
             directory = run.resume(resume, say, progress)

@@ -3,30 +3,23 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from rich.markup import escape
 
 from paumer.cli.console import (
     call,
-    console,
     errors,
-    new_table,
+    print_table,
     progress_bar,
     say,
     set_threads,
     step_progress,
-    tiling,
 )
 from paumer.cli.options import BenchOptions, EvaluateOptions, SweepOptions, TuneOptions
+from paumer.measurement import Measurement, pareto_front
 from paumer.tables import write_csv, write_json
+from paumer.training.options import parse_size
 
 if TYPE_CHECKING:
-    from paumer.data.samples import Dataset
-    from paumer.inference.predictor import Predictor
-    from paumer.measurement import Measurement
-    from paumer.model.segmenter import PausingSegmenter
     from paumer.study.speed import SpeedReport
 
 
@@ -37,12 +30,15 @@ def evaluate(options: EvaluateOptions = EvaluateOptions()) -> None:  # noqa: B00
     """
     from paumer import api
     from paumer.data.datasets import open_dataset
+    from paumer.data.samples import spread
+    from paumer.inference.tiles import Inference
+    from paumer.study.uncertainty import block_rows, study_blocks
 
     set_threads(options.threads)
     dataset = open_dataset(options.data, options.split)
     predictor = api.load(options.model, options.device)
     with progress_bar("counting") as update:
-        given = {"model": predictor, "data": dataset, "inference": tiling(options)}
+        given = {"model": predictor, "data": dataset, "inference": call(Inference, options)}
         tallies = call(api.evaluate, options, progress=update, **given)
     if int(os.environ.get("RANK", 0)):  # The first process writes the results.
         return
@@ -53,14 +49,18 @@ def evaluate(options: EvaluateOptions = EvaluateOptions()) -> None:  # noqa: B00
     _print_accuracy(rows)
     values: dict[str, Any] = {"model": options.model, "evaluations": rows}
     if options.blocks:
-        values["blocks"] = _blocks(predictor, dataset, options.limit)
-    if options.csv:
-        write_csv(options.csv, [_flat(row) for row in rows])
-    if options.json:
-        for row, tally in zip(rows, tallies.values(), strict=True):
-            row["confusion"] = None if tally.confusion is None else tally.confusion.tolist()
-        write_json(options.json, values)
-    _say_written(options.json, options.csv)
+        with progress_bar("auxiliary head") as update:
+            indices = spread(len(dataset), options.limit)
+            _, confusions = study_blocks(predictor, dataset, indices, progress=update)
+        values["blocks"] = blocks = block_rows(confusions)
+        print_table(
+            ("auxiliary head after block", "mIoU", "pixel accuracy"),
+            [(str(b["block"]), _percent(b["miou"]), _percent(b["pixel_accuracy"])) for b in blocks],
+        )
+    flat = [_flat(row) for row in rows]
+    for row, tally in zip(rows, tallies.values(), strict=True):
+        row["confusion"] = None if tally.confusion is None else tally.confusion.tolist()
+    _write(options, values, flat)
 
 
 def sweep(options: SweepOptions) -> None:
@@ -76,7 +76,7 @@ def sweep(options: SweepOptions) -> None:
         found = call(api.sweep, options, progress=update)
     if found:
         print_measurements(found)
-        _say_written(options.out / "sweep.jsonl", options.out / "sweep.csv")
+        say(f"wrote {options.out / 'sweep.jsonl'}\nwrote {options.out / 'sweep.csv'}")
 
 
 def tune(options: TuneOptions) -> None:
@@ -94,7 +94,7 @@ def tune(options: TuneOptions) -> None:
     )
     with step_progress() as update:
         tuned = call(api.tune, options, settings=settings, progress=update)
-    print_measurements(list(tuned.points.values()), names=list(tuned.points))
+    print_measurements(tuned.points)
     say(f"wrote {len(tuned.points)} operating points to {options.model}")
     if not tuned.met:
         say(f"nothing meets {tuned.budget}; the nearest is {tuned.choice.mode}:")
@@ -105,17 +105,20 @@ def tune(options: TuneOptions) -> None:
 def bench(options: BenchOptions = BenchOptions()) -> None:  # noqa: B008
     """Measure the speed of modes in one interleaved run."""
     from paumer import api
+    from paumer.model.build import build_model
     from paumer.study.speed import SpeedSettings
 
     settings = call(SpeedSettings, options, full_size=options.upsample)
     with progress_bar("timing") as update:
-        model = options.model or _fresh_model(options)
+        width, height = parse_size(options.input)
+        # Position embeddings are stored for the size, unless it is smaller than any real grid.
+        stored = (height, width) if min(height, width) >= 32 else None
+        model = options.model or build_model(
+            options.backbone, options.decoder, options.classes, image_size=stored
+        )
         report = call(api.bench, options, model=model, settings=settings, progress=update)
     _print_speed(report)
-    if options.json:
-        write_json(options.json, report.to_json())
-    if options.csv:
-        write_csv(options.csv, [item.to_json() for item in report.measurements])
+    _write(options, report.to_json(), [item.to_json() for item in report.measurements])
     if options.plot:
         from paumer.study.figures import draw_speed
 
@@ -123,40 +126,13 @@ def bench(options: BenchOptions = BenchOptions()) -> None:  # noqa: B008
         title = f"{options.model or options.backbone}, {options.input}, {where['device']}"
         first = [m for m in report.measurements if m.engine == where["engines"][0]]
         draw_speed(first, title, options.plot)
-    _say_written(options.json, options.csv, options.plot)
-
-
-def _fresh_model(options: BenchOptions) -> "PausingSegmenter":
-    from paumer.model.build import build_model
-    from paumer.training.options import parse_size
-
-    width, height = parse_size(options.input)
-    # Position embeddings are stored for the size, unless it is smaller than any real patch grid.
-    stored = (height, width) if min(height, width) >= 32 else None
-    return build_model(options.backbone, options.decoder, options.classes, image_size=stored)
-
-
-def _blocks(predictor: "Predictor", dataset: "Dataset", limit: int | None) -> list[dict[str, Any]]:
-    """Accuracy and mIoU of the auxiliary head after every block, printed too."""
-    from paumer.data.samples import spread
-    from paumer.study.uncertainty import block_rows, study_blocks
-
-    with progress_bar("auxiliary head") as update:
-        indices = spread(len(dataset), limit)
-        _, confusions = study_blocks(predictor, dataset, indices, progress=update)
-    rows = block_rows(confusions)
-    table = new_table("auxiliary head after block", "mIoU", "pixel accuracy")
-    for row in rows:
-        table.add_row(str(row["block"]), _percent(row["miou"]), _percent(row["pixel_accuracy"]))
-    console.print(table)
-    return rows
+        say(f"wrote {options.plot}")
 
 
 def _print_accuracy(rows: Sequence[dict[str, Any]]) -> None:
     sizes = list(rows[0].get("miou_by_size", ()))
-    table = new_table("mode", "mIoU", "95% interval", "pixels", "classes", *sizes)
-    for row in rows:
-        table.add_row(
+    cells = [
+        (
             row["mode"],
             _percent(row["miou"]),
             f"{_percent(row['miou_low'])} to {_percent(row['miou_high'])}",
@@ -164,35 +140,32 @@ def _print_accuracy(rows: Sequence[dict[str, Any]]) -> None:
             _percent(row["mean_accuracy"]),
             *(_percent(row["miou_by_size"][size]) for size in sizes),
         )
+        for row in rows
+    ]
     say(f"{rows[0]['data']}, {rows[0]['images']} images; accuracy over pixels and classes, %")
-    console.print(table)
+    print_table(("mode", "mIoU", "95% interval", "pixels", "classes", *sizes), cells)
     shown = rows[:6]
-    heads = [row["mode"] for row in shown]
     more = f" (the first {len(shown)} of {len(rows)})" if len(rows) > len(shown) else ""
-    classes = new_table(f"IoU, %{more}", *heads)
-    for name in rows[0]["iou"]:
-        classes.add_row(escape(name), *(_percent(row["iou"][name]) for row in shown))
-    console.print(classes)
+    classes = [(n, *(_percent(row["iou"][n]) for row in shown)) for n in rows[0]["iou"]]
+    print_table([f"IoU, %{more}", *(row["mode"] for row in shown)], classes)
 
 
-def print_measurements(found: "Sequence[Measurement]", names: Sequence[str] = ()) -> None:
+def print_measurements(found: Mapping[str, Measurement] | Sequence[Measurement]) -> None:
     """The Pareto front of what was found, or all of it when it has names."""
-    from paumer.measurement import pareto_front
-
-    shown = list(found)
-    if not names and len(found) > 20 and all(item.images_per_second for item in found):
-        shown = pareto_front(found)
+    if isinstance(found, Mapping):
+        rows = [(name, *measurement_cells(item)) for name, item in found.items()]
+        print_table(("point", *MEASUREMENT_TITLES), rows)
+        return
+    if len(found) > 20 and all(item.images_per_second for item in found):
         say(f"the Pareto front of {len(found)} modes:")
-    table = new_table(*(["point"] * bool(names)), *MEASUREMENT_TITLES)
-    for number, item in enumerate(shown):
-        table.add_row(*([escape(names[number])] if names else []), *measurement_cells(item))
-    console.print(table)
+        found = pareto_front(found)
+    print_table(MEASUREMENT_TITLES, map(measurement_cells, found))
 
 
 MEASUREMENT_TITLES = ("mode", "mIoU, %", "speed-up", "images/s", "MACs")
 
 
-def measurement_cells(item: "Measurement") -> tuple[str, ...]:
+def measurement_cells(item: Measurement) -> tuple[str, ...]:
     """A measurement as a row of a table; a predicted speed begins with ~."""
     predicted = "~" * item.predicted
     return (
@@ -214,24 +187,20 @@ def _print_speed(report: "SpeedReport") -> None:
         if len(engines) > 1:
             say(f"engine {engine}:")
         _print_engine(report.measurements, engine)
-    if report.reference_ratio is not None:
-        say(
-            f"timm's own forward plus the decoder takes {report.reference_ratio:.3f} "
-            f"of the unpaused time"
-        )
+    if (ratio := report.reference_ratio) is not None:
+        say(f"timm's own forward plus the decoder takes {ratio:.3f} of the unpaused time")
 
 
-def _print_engine(measurements: "Sequence[Measurement]", engine: str) -> None:
+def _print_engine(measurements: Sequence[Measurement], engine: str) -> None:
     eager = {m.mode: m.images_per_second for m in measurements if m.engine == "torch"}
     titles = ("mode", "images/s", "median ms", "p95 ms", "speed-up", "MACs", "efficiency")
-    table = new_table(*titles, "pausing" if engine == "torch" else "against torch", "peak MB")
-    efficiency, slower = [], []
+    rows, efficiency, slower = [], [], []
     for item in (item for item in measurements if item.engine == engine):
         speed, speed_up = item.images_per_second or 0.0, item.speed_up or 0.0
         efficiency.append(speed_up / (item.mac_ratio or 1.0))
         base, ratio, memory = eager.get(item.mode), item.pausing_ratio, item.peak_memory_mb
         last = f"{speed / base:.2f}x" if base else ""
-        table.add_row(
+        row = (
             str(item.mode),
             f"{speed:.2f}",
             f"{item.latency_ms:.1f}",
@@ -242,9 +211,11 @@ def _print_engine(measurements: "Sequence[Measurement]", engine: str) -> None:
             last if ratio is None else f"{100 * ratio:.1f}%",
             "" if memory is None else f"{memory:.0f}",
         )
+        rows.append(row)
         if item.mode.pause and speed_up < 1:
-            slower.append(str(item.mode))
-    console.print(table)
+            slower.append(row[0])
+    last_title = "pausing" if engine == "torch" else "against torch"
+    print_table((*titles, last_title, "peak MB"), rows)
     if len(efficiency) > 1:
         say(
             f"efficiency (measured over theoretical speed-up): lowest {min(efficiency[1:]):.3f}, "
@@ -265,7 +236,12 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     return flat | {f"miou {size}": value for size, value in row.get("miou_by_size", {}).items()}
 
 
-def _say_written(*paths: Path | None) -> None:
-    for path in paths:
-        if path:
-            say(f"wrote {path}")
+def _write(
+    options: BenchOptions | EvaluateOptions, values: object, rows: Sequence[Mapping[str, object]]
+) -> None:
+    if options.json:
+        write_json(options.json, values)
+        say(f"wrote {options.json}")
+    if options.csv:
+        write_csv(options.csv, rows)
+        say(f"wrote {options.csv}")

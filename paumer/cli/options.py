@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar, dataclass_transform
 
 from cyclopts import Group, Parameter
 
@@ -14,18 +14,20 @@ Engine = Literal["torch", "compile", "onnx", "onnx-int8", "openvino"]
 
 Split = Literal["train", "val", "test"]
 
-MODEL, DATA, MODE = (
-    Parameter(group=Group(n, sort_key=i)) for i, n in enumerate(("Model", "Data", "Mode"))
+MODEL, DATA, MODE, RESULT, MACHINE = (
+    Parameter(group=Group(name, sort_key=number))
+    for number, name in enumerate(("Model", "Data", "Mode", "Results", "Machine"))
 )
-RESULT, MACHINE = (
-    Parameter(group=Group(n, sort_key=i + 3)) for i, n in enumerate(("Results", "Machine"))
-)
-
-options = Parameter(name="*")
-"""The fields of a dataclass are options of their own names."""
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def options(kind: type[T]) -> type[T]:
+    """A frozen dataclass whose fields are options of their own names."""
+    return Parameter(name="*")(dataclass(frozen=True, kw_only=True)(kind))
+
+
+@options
 class ModelOptions:
     """Which model."""
 
@@ -33,7 +35,7 @@ class ModelOptions:
     """A model directory, a training run, a built-in name or a hub id."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class DataOptions:
     """Which labelled images."""
 
@@ -43,7 +45,7 @@ class DataOptions:
     """Images to count on."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class CountOptions(DataOptions):
     """Which labelled images, and how many of them."""
 
@@ -51,7 +53,7 @@ class CountOptions(DataOptions):
     """Count on this many images only, spread over the split."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class TilingOptions:
     """How images are cut and repeated."""
 
@@ -67,23 +69,17 @@ class TilingOptions:
     """Images or windows that run together where they have one size."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ThreadOptions:
-    """How many threads."""
+@options
+class MachineOptions:
+    """What computes."""
 
     threads: Annotated[int | None, MACHINE] = None
     """CPU threads (default: torch's)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MachineOptions(ThreadOptions):
-    """What computes."""
-
     device: Annotated[str, MACHINE] = "auto"
     """cpu, cuda, or auto."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class FreshModelOptions:
     """A model, or fresh weights: speed does not depend on them."""
 
@@ -96,7 +92,6 @@ class FreshModelOptions:
 
 
 @options
-@dataclass(frozen=True, kw_only=True)
 class BenchOptions(FreshModelOptions, MachineOptions):
     """What `paumer bench` measures, and how."""
 
@@ -130,7 +125,6 @@ class BenchOptions(FreshModelOptions, MachineOptions):
 
 
 @options
-@dataclass(frozen=True, kw_only=True)
 class PredictOptions(ModelOptions, TilingOptions, MachineOptions):
     """What `paumer predict` runs, and how."""
 
@@ -156,8 +150,7 @@ class PredictOptions(ModelOptions, TilingOptions, MachineOptions):
 
 
 @options
-@dataclass(frozen=True, kw_only=True)
-class DemoOptions(ModelOptions, ThreadOptions):
+class DemoOptions(ModelOptions, MachineOptions):
     """What `paumer demo` shows."""
 
     data: Annotated[str, DATA] = "scenes"
@@ -169,7 +162,6 @@ class DemoOptions(ModelOptions, ThreadOptions):
 
 
 @options
-@dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(ModelOptions, CountOptions, TilingOptions, MachineOptions):
     """What `paumer evaluate` counts, and how."""
 
@@ -187,7 +179,6 @@ class EvaluateOptions(ModelOptions, CountOptions, TilingOptions, MachineOptions)
 
 
 @options
-@dataclass(frozen=True, kw_only=True)
 class SweepOptions(ModelOptions, CountOptions, MachineOptions):
     """What `paumer sweep` goes through, and where it keeps it."""
 
@@ -206,7 +197,6 @@ class SweepOptions(ModelOptions, CountOptions, MachineOptions):
 
 
 @options
-@dataclass(frozen=True, kw_only=True)
 class TuneOptions(CountOptions, MachineOptions):
     """What `paumer tune` looks for: give one of --latency-ms, --speed-up and --max-drop."""
 
@@ -238,7 +228,6 @@ class TuneOptions(CountOptions, MachineOptions):
 
 
 @options
-@dataclass(frozen=True, kw_only=True)
 class ExportOptions(ModelOptions):
     """What `paumer export` writes."""
 
@@ -258,12 +247,12 @@ class ExportOptions(ModelOptions):
 
 
 @options
-@dataclass(frozen=True, kw_only=True)
 class ServeOptions(ModelOptions, MachineOptions):
     """What `paumer serve` answers with, and its limits."""
 
     host: str = "127.0.0.1"
-    """Address to listen at; 0.0.0.0 lets other machines in."""
+    """Address to listen at; 0.0.0.0 lets other machines in, under any name unless some are given
+    by --allow-host."""
     port: int = 8000
     """Port to listen at; 0 takes a free one."""
     latency_ms: Annotated[float | None, MODE] = None
@@ -277,12 +266,22 @@ class ServeOptions(ModelOptions, MachineOptions):
     max_mb: float = 20.0
     """Largest body in megabytes."""
     max_pixels: int = 4_194_304
-    """Most pixels of an image."""
+    """Most pixels of an image; a side counts as at least 16."""
+    max_side: int = 16_384
+    """Longest side of an image."""
+    decode_seconds: float = 5.0
+    """CPU seconds that decoding an image may take."""
+    decode_mb: float = 256.0
+    """Megabytes that decoding an image may take."""
     body_seconds: float = 10.0
     """Seconds in which a body has to arrive."""
+    drain_seconds: float = 30.0
+    """Seconds that accepted requests have after SIGTERM."""
+    allow_host: Annotated[tuple[str, ...], Several] = ()
+    """More names that the service answers for, such as seg.example.org or *.example.org."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class FigureOptions:
     """Where a figure goes."""
 
@@ -293,7 +292,6 @@ class FigureOptions:
 
 
 @options
-@dataclass(frozen=True, kw_only=True)
 class MethodOptions(ModelOptions, MachineOptions, FigureOptions):
     """What `paumer study method` draws."""
 
@@ -302,7 +300,6 @@ class MethodOptions(ModelOptions, MachineOptions, FigureOptions):
 
 
 @options
-@dataclass(frozen=True, kw_only=True)
 class TradeoffOptions(FigureOptions):
     """What `paumer study tradeoff` draws."""
 
@@ -315,7 +312,6 @@ class TradeoffOptions(FigureOptions):
 
 
 @options
-@dataclass(frozen=True, kw_only=True)
 class EntropyOptions(ModelOptions, DataOptions, MachineOptions, FigureOptions):
     """What `paumer study entropy` counts."""
 
@@ -327,7 +323,6 @@ class EntropyOptions(ModelOptions, DataOptions, MachineOptions, FigureOptions):
 
 
 @options
-@dataclass(frozen=True, kw_only=True)
 class BlocksOptions(FreshModelOptions, MachineOptions, FigureOptions):
     """What `paumer study blocks` predicts."""
 
@@ -335,6 +330,3 @@ class BlocksOptions(FreshModelOptions, MachineOptions, FigureOptions):
     """The ratio of patches that pause each time."""
     batch: Annotated[int, MACHINE] = 1
     """Images per batch."""
-
-
-SingleFigureOptions = Annotated[FigureOptions, options]

@@ -3,7 +3,7 @@
 import sys
 from typing import TYPE_CHECKING
 
-from paumer.cli.console import above_zero, complain, progress_bar, say, set_threads, tiling
+from paumer.cli.console import above_zero, call, complain, progress_bar, say, set_threads
 from paumer.cli.options import PredictOptions
 
 if TYPE_CHECKING:
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from paumer.inference.predictor import Predictor
 
 
-def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None:  # noqa: B008
+def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None:  # noqa: B008, D417
     """Segment images and videos: label masks, overlays, where patches paused.
 
-    Parameters
-    ----------
-    sources
-        Images, folders, patterns such as "streets/*.jpg", videos, or a camera (/dev/video0).
+    Args:
+        sources: Images, folders, patterns such as "streets/*.jpg", videos, or a camera
+            (/dev/video0).
     """
     import torch
 
     from paumer.api import load
     from paumer.inference.jobs import Job
     from paumer.inference.sources import find_sources
+    from paumer.inference.tiles import Inference
 
     if not sources:
         raise ValueError("nothing to segment: name an image, a folder or a video")
@@ -35,21 +35,25 @@ def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None: 
         threads = max(1, torch.get_num_threads() - 1)  # A core reads and writes the frames.
     set_threads(threads)
     predictor = load(options.model, options.device, options.engine, threads)
-    how = tiling(options)
-    mode, governor = predictor.mode(options.mode), _governor(predictor, options)
-    job = Job(predictor, mode, options.out, how, options.save, governor)
+    how, governor = call(Inference, options), _governor(predictor, options)
+    job = Job(predictor, predictor.mode(options.mode), options.out, how, options.save, governor)
     images = [source for source in found if not source.is_video]
     broken = []
     if images:
         with progress_bar("segmenting") as update:
             outcome = job.run(images, update)
-        _report(job, outcome, len(images))
+        passed = f", {outcome.skipped} were finished before" if outcome.skipped else ""
+        say(f"segmented {outcome.written} of {len(images)} images into {job.out}{passed}")
+        _report_late(job, outcome, "images")
         broken += outcome.broken
     for source in found:
         if source.is_video:
             with progress_bar(source.path.name) as update:
-                frames = job.run_video(source, update)
-            _report_video(job, source.name, frames)
+                done = job.run_video(source, update)
+            rate = done.written / max(done.seconds, 1e-9)
+            frames = f"{done.written} frames in {done.seconds:.1f} s"
+            say(f"{source.name}: {frames}, {rate:.2f} a second")
+            _report_late(job, done, "frames")
     for message in broken:
         complain(message)
     if broken:
@@ -78,22 +82,10 @@ def _governor(predictor: "Predictor", options: PredictOptions) -> "Governor | No
     return Governor(ladder(list(predictor.points.values()), floor), asked, dwell=1.0)
 
 
-def _report(job: "Job", outcome: "Outcome", total: int) -> None:
-    passed = f", {outcome.skipped} were finished before" if outcome.skipped else ""
-    say(f"segmented {outcome.written} of {total} images into {job.out}{passed}")
+def _report_late(job: "Job", outcome: "Outcome", what: str) -> None:
     if job.governor and outcome.written:
         say(
-            f"{outcome.late} took longer than {1000 * job.governor.target:.0f} ms "
-            f"({outcome.late / outcome.written:.1%}); "
-            f"{job.governor.changes} changes of operating point"
-        )
-
-
-def _report_video(job: "Job", name: str, outcome: "Outcome") -> None:
-    rate = outcome.written / max(outcome.seconds, 1e-9)
-    say(f"{name}: {outcome.written} frames in {outcome.seconds:.1f} s, {rate:.2f} a second")
-    if job.governor and outcome.written:
-        say(
-            f"{outcome.late} frames were late ({outcome.late / outcome.written:.1%}); "
+            f"{outcome.late} {what} were late ({outcome.late / outcome.written:.1%}, "
+            f"at a target of {1000 * job.governor.target:.0f} ms); "
             f"{job.governor.changes} changes of operating point"
         )

@@ -10,7 +10,7 @@ from paumer.cli.options import ServeOptions
 def serve(options: ServeOptions = ServeOptions()) -> None:  # noqa: B008
     """Segment images for others over HTTP; a page to try it, and metrics. SIGTERM drains."""
     try:
-        from paumer.serve import http, process
+        from paumer.serve import guard, http, process
     except ImportError as error:
         raise ImportError(f"serving needs more ({error}): pip install 'paumer[serve]'") from error
     from paumer.api import load
@@ -22,8 +22,13 @@ def serve(options: ServeOptions = ServeOptions()) -> None:  # noqa: B008
         target = above_zero(target, "latency-ms") / 1000
     limits = http.Limits(
         body_bytes=math.ceil(above_zero(options.max_mb, "max-mb") * 2**20),
-        pixels=at_least_one(options.max_pixels, "max-pixels"),
         seconds=above_zero(options.body_seconds, "body-seconds"),
+        pixels=at_least_one(options.max_pixels, "max-pixels"),
+        side=at_least_one(options.max_side, "max-side"),
+        decode_seconds=above_zero(options.decode_seconds, "decode-seconds"),
+        decode_bytes=math.ceil(above_zero(options.decode_mb, "decode-mb") * 2**20),
+        drain=above_zero(options.drain_seconds, "drain-seconds"),
+        hosts=guard.allowed_hosts(options.host, options.allow_host),
     )
     service = Service(
         load(options.model, options.device),

@@ -4,39 +4,36 @@ import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
-from paumer.cli.console import at_least_one, console, new_table, progress_bar, say, set_threads
+from paumer.cli.console import at_least_one, print_table, progress_bar, say, set_threads
 from paumer.cli.options import (
     BlocksOptions,
     EntropyOptions,
     FigureOptions,
     MethodOptions,
-    SingleFigureOptions,
     TradeoffOptions,
 )
+from paumer.measurement import Measurement, baseline, read_measurements, speed_of, timed
+from paumer.mode import UNPAUSED, Mode
 from paumer.tables import write_csv
-from paumer.training.options import Several
-
-if TYPE_CHECKING:
-    from paumer.measurement import Measurement
+from paumer.training.options import Several, parse_size
 
 study = App(name="study", help="Draw the paper's figures, each with its data as CSV beside it.")
-Sweeps = Annotated[tuple[str, ...], Several]
+_LINES = "LABEL=FOLDER of each line; several folders with commas between them are averaged."
+Sweeps = Annotated[tuple[str, ...], Several, Parameter(help=_LINES)]
+Image = Annotated[Path, Parameter(help="An image file.")]
+Sweep = Annotated[Path, Parameter(help="Folder of the sweep.")]
 FIGURES = Path("figures")
 
 
 @study.command
-def method(image: Path, /, options: MethodOptions = MethodOptions()) -> None:  # noqa: B008
-    """The method on an image: entropy, what pauses after each block, the result.
+def method(image: Image, /, options: MethodOptions = MethodOptions()) -> None:  # noqa: B008
+    """The method on an image: entropy, what pauses after each block, the result."""
+    import numpy as np
 
-    Parameters
-    ----------
-    image
-        An image file.
-    """
     from paumer.api import load
     from paumer.data.images import read_image
     from paumer.study.illustration import illustrate
@@ -46,31 +43,19 @@ def method(image: Path, /, options: MethodOptions = MethodOptions()) -> None:  #
     predictor = load(options.model, options.device)
     panels = illustrate(predictor, read_image(image), predictor.mode(options.mode))
     draw_method(panels, options.out / "method", math.log(len(predictor.classes)))
-    maps = [panel for panel in panels if panel.image.ndim == 2]
     rows = [
         {"map": panel.title, "row": row, "column": column, "entropy": float(value)}
-        for panel in maps
-        for row, line in enumerate(panel.image)
-        for column, value in enumerate(line)
+        for panel in panels
+        if panel.image.ndim == 2
+        for (row, column), value in np.ndenumerate(panel.image)
         if value == value  # Paused patches have none.
     ]
     _finish(options.out / "method", rows)
 
 
 @study.command
-def tradeoff(
-    sweeps: Sweeps,
-    /,
-    options: TradeoffOptions = TradeoffOptions(),  # noqa: B008
-) -> None:
-    """MIoU against images per second: criteria, decoders, early exit, ranges, weights, starts.
-
-    Parameters
-    ----------
-    sweeps
-        LABEL=FOLDER of each line; several folders with commas between them are averaged.
-    """
-    from paumer.measurement import baseline, timed
+def tradeoff(sweeps: Sweeps, /, options: TradeoffOptions = TradeoffOptions()) -> None:  # noqa: B008
+    """MIoU against images per second: criteria, decoders, early exit, ranges, weights, starts."""
     from paumer.study.paper_figures import draw_tradeoff
 
     series, segmenter = _series(sweeps), options.segmenter
@@ -81,73 +66,56 @@ def tradeoff(
 
 
 @study.command
-def spline(
+def spline(  # noqa: D417
     sweeps: Sweeps, /, *, segmenter: str | None = None, most: float = 2.0, out: Path = FIGURES
 ) -> None:
     """The table of mIoU over throughput by a linear spline, in eight columns.
 
-    Parameters
-    ----------
-    sweeps
-        LABEL=FOLDER of each line; several folders with commas between them are averaged.
-    segmenter
-        FOLDER of a sweep of the plain Segmenter, to which differences are taken (default: each
-        line's own unpaused point).
-    most
-        The speed-up of the last column.
-    out
-        Folder to write to.
+    Args:
+        segmenter: FOLDER of a sweep of the plain Segmenter, to which differences are taken
+            (default: each line's own unpaused point).
+        most: The speed-up of the last column.
+        out: Folder to write to.
     """
-    from paumer.measurement import baseline
     from paumer.study.tradeoff import spline_table
 
     reference = baseline(_mean_of(segmenter)) if segmenter else None
     rows = []
     for label, items in _series(sweeps).items():
         columns = spline_table(items, reference, most=most)
-        table = new_table(label, *(f"{column['speed_up']:.2f}x" for column in columns))
-        table.add_row("images/s", *(f"{column['images_per_second']:.2f}" for column in columns))
-        table.add_row("mIoU", *(_or_dash(column["miou"]) for column in columns))
-        table.add_row("difference", *(_or_dash(column["difference"], "+") for column in columns))
-        console.print(table)
+        cells = [
+            ("images/s", *(f"{column['images_per_second']:.2f}" for column in columns)),
+            ("mIoU", *(_or_dash(column["miou"]) for column in columns)),
+            ("difference", *(_or_dash(column["difference"], "+") for column in columns)),
+        ]
+        print_table([label, *(f"{column['speed_up']:.2f}x" for column in columns)], cells)
         rows += [{"label": label, **column} for column in columns]
     write_csv(out / "spline.csv", rows)
     say(f"wrote {out / 'spline.csv'}")
 
 
 @study.command
-def compare(
+def compare(  # noqa: D417
     sweeps: Sweeps,
     /,
     *,
     points: Path,
     dataset: str | None = None,
-    options: SingleFigureOptions = FigureOptions(),  # noqa: B008
+    options: FigureOptions = FigureOptions(),  # noqa: B008
 ) -> None:
     """Other models beside the Pareto front of ours.
 
-    Parameters
-    ----------
-    sweeps
-        LABEL=FOLDER of each line of ours.
-    points
-        A CSV with the columns model, family, miou (in %), images_per_second and source.
-    dataset
-        Only rows with this in their column dataset.
+    Args:
+        points: A CSV with the columns model, family, miou (in %), images_per_second and source.
+        dataset: Only rows with this in their column dataset.
     """
     from paumer.study.paper_figures import draw_comparison
 
     rows, series = _published(points, dataset), _series(sweeps)
     draw_comparison(rows, series, options.out / "compare", options.title)
+    here = {"family": "paumer", "source": "measured here"}
     ours = [
-        {
-            "model": row["label"],
-            "family": "paumer",
-            "source": "measured here",
-            **row,
-            "miou": 100 * row["miou"],
-        }
-        for row in _rows(series)
+        {"model": row["label"], **here, **row, "miou": 100 * row["miou"]} for row in _rows(series)
     ]
     _finish(options.out / "compare", [*rows, *ours])
 
@@ -186,71 +154,46 @@ def blocks(options: BlocksOptions = BlocksOptions()) -> None:  # noqa: B008
     import torch
 
     from paumer.api import load
-    from paumer.measurement import speed_of
-    from paumer.mode import UNPAUSED, Mode
     from paumer.model.build import build_model
     from paumer.model.pretrained import pick_device
-    from paumer.pause_config import PauseConfig
     from paumer.study.cost import cached_cost, predict_speed
     from paumer.study.grids import count
     from paumer.study.paper_figures import draw_block_counts
     from paumer.study.speed import SpeedSettings, in_words
-    from paumer.training.options import parse_size
 
-    where, ratio, model = pick_device(options.device), options.ratio, options.model
+    where, model = pick_device(options.device), options.model
     network = load(model, where).network if model else build_model(options.backbone).to(where)
     width, height = parse_size(options.input)
     images = torch.randn(at_least_one(options.batch, "batch"), 3, height, width, device=where)
     settings = SpeedSettings(threads=options.threads)
     with progress_bar("timing parts") as update:
         table = cached_cost(network.eval(), images, settings, progress=update)
-    depth = network.backbone.depth
-    found = [predict_speed({None: table}, Mode(pause=pause)) for pause in count(depth, ratio)]
+    modes = [Mode(pause=pause) for pause in count(network.backbone.depth, options.ratio)]
+    found = {m.pause.blocks: predict_speed({None: table}, m) for m in (UNPAUSED, *modes)}
+    unpaused = speed_of(found.pop(()))
     speeds: dict[int, list[float]] = {}
-    for item in found:
-        speeds.setdefault(len(item.mode.pause.stages), []).append(speed_of(item))
-    lines = {}
-    for chosen in ((3, 5, 7), (4, 7, 10)):
-        if chosen[-1] < depth:
-            chains = [PauseConfig(tuple((b, ratio) for b in chosen[:k])) for k in (1, 2, 3)]
-            items = [predict_speed({None: table}, Mode(pause=pause)) for pause in chains]
-            lines[", ".join(map(str, chosen))] = [(k, speed_of(i)) for k, i in enumerate(items, 1)]
-    unpaused = speed_of(predict_speed({None: table}, UNPAUSED))
+    for chosen, item in found.items():
+        speeds.setdefault(len(chosen), []).append(speed_of(item))
+    lines = {
+        ", ".join(map(str, chosen)): [(k, speed_of(found[chosen[:k]])) for k in (1, 2, 3)]
+        for chosen in ((3, 5, 7), (4, 7, 10))
+        if chosen in found
+    }
     path = options.out / "blocks"
     draw_block_counts(speeds, lines, unpaused, path, options.title or in_words(table.environment))
-    _finish(path, [item.to_json() for item in found])
+    _finish(path, [item.to_json() for item in found.values()])
 
 
 @study.command
-def one(
-    sweep: Path,
-    /,
-    options: SingleFigureOptions = FigureOptions(),  # noqa: B008
-) -> None:
-    """One pause over blocks and ratios, from a sweep of the grid `one`.
-
-    Parameters
-    ----------
-    sweep
-        Folder of the sweep.
-    """
-    _draw_stages(sweep, 1, options)
+def one(sweep: Sweep, /, options: FigureOptions = FigureOptions()) -> None:  # noqa: B008
+    """One pause over blocks and ratios, from a sweep of the grid `one`."""
+    _draw_stages(sweep, 1, "one", "one_pause", options)
 
 
 @study.command
-def two(
-    sweep: Path,
-    /,
-    options: SingleFigureOptions = FigureOptions(),  # noqa: B008
-) -> None:
-    """The Pareto front of two pauses, from a sweep of the grid `two`.
-
-    Parameters
-    ----------
-    sweep
-        Folder of the sweep.
-    """
-    _draw_stages(sweep, 2, options)
+def two(sweep: Sweep, /, options: FigureOptions = FigureOptions()) -> None:  # noqa: B008
+    """The Pareto front of two pauses, from a sweep of the grid `two`."""
+    _draw_stages(sweep, 2, "two", "two_pauses", options)
 
 
 def _published(points: Path, dataset: str | None) -> list[dict[str, str]]:
@@ -283,11 +226,9 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _series(sweeps: Sequence[str]) -> "dict[str, list[Measurement]]":
+def _series(sweeps: Sequence[str]) -> dict[str, list[Measurement]]:
     """The measurements of each LABEL=FOLDER."""
-    from paumer.measurement import timed
-
-    found = {}
+    found: dict[str, list[Measurement]] = {}
     for text in sweeps:
         label, mark, folders = text.partition("=")
         if not mark:
@@ -298,28 +239,25 @@ def _series(sweeps: Sequence[str]) -> "dict[str, list[Measurement]]":
     return found
 
 
-def _mean_of(folders: str) -> "list[Measurement]":
-    from paumer.measurement import read_measurements
+def _mean_of(folders: str) -> list[Measurement]:
     from paumer.study.tradeoff import average
 
     return average([read_measurements(Path(folder)) for folder in folders.split(",")])
 
 
-def _draw_stages(sweep: Path, stages: int, options: FigureOptions) -> None:
+def _draw_stages(sweep: Path, stages: int, grid: str, name: str, options: FigureOptions) -> None:
     """Draw the measurements of a sweep with that many pauses, and the one without."""
-    from paumer.measurement import read_measurements, timed
     from paumer.study.paper_figures import draw_pauses
 
     items = [m for m in read_measurements(sweep) if len(m.mode.pause.stages) in (0, stages)]
-    name = {1: "one", 2: "two"}[stages]
     if len(items) < 2:
-        raise ValueError(f'"{sweep}" lacks such modes: sweep with --grid {name}')
-    found, path = timed(items, str(sweep)), options.out / {1: "one_pause", 2: "two_pauses"}[stages]
-    draw_pauses(found, stages, path, options.title)
-    _finish(path, [item.to_json() for item in found])
+        raise ValueError(f'"{sweep}" lacks such modes: sweep with --grid {grid}')
+    found = timed(items, sweep)
+    draw_pauses(found, stages, options.out / name, options.title)
+    _finish(options.out / name, [item.to_json() for item in found])
 
 
-def _rows(series: "dict[str, list[Measurement]]") -> list[dict[str, Any]]:
+def _rows(series: dict[str, list[Measurement]]) -> list[dict[str, Any]]:
     return [{"label": label, **m.to_json()} for label, items in series.items() for m in items]
 
 

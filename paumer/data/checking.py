@@ -44,12 +44,6 @@ class Report:
     sizes: tuple[tuple[tuple[int, int], int], ...]
     contents: tuple[tuple[str, str], ...] = field(repr=False, default=())
 
-    @property
-    def class_shares(self) -> tuple[float, ...]:
-        """The share of each class among the labelled pixels."""
-        total = max(1, sum(self.class_pixels))
-        return tuple(pixels / total for pixels in self.class_pixels)
-
     def to_json(self) -> dict[str, object]:
         """The report as JSON values, without the content hashes."""
         values = asdict(self)
@@ -71,7 +65,8 @@ class Report:
             "",
         ]
         pixels = [f"{count:,}" for count in (*self.class_pixels, self.ignored_pixels)]
-        shares = [f"{share:.2%}" for share in self.class_shares]
+        total = max(1, sum(self.class_pixels))
+        shares = [f"{count / total:.2%}" for count in self.class_pixels]
         columns = ["class", *self.classes, "(ignored)"], ["pixels", *pixels], ["share", *shares, ""]
         widths = [max(map(len, column)) for column in columns]
         lines += [
@@ -97,10 +92,7 @@ class _Finding(NamedTuple):
 def check_dataset(
     data: str | Dataset, split: str = "train", progress: Progress | None = None
 ) -> Report:
-    """The report on one split of a data set, given as it is or by its name (and then `split`).
-
-    `progress` is called with how many images are done and how many there are.
-    """
+    """The report on one split of a data set, given as it is or by its name (and then `split`)."""
     dataset = list_dataset(data, split) if isinstance(data, str) else data
     pixels, sizes = np.zeros(256, np.int64), Counter[tuple[int, int]]()
     problems, contents = list(dataset.problems), list[tuple[str, str]]()
@@ -202,10 +194,7 @@ def _attempt(read: Callable[[], T], file: Path, problems: list[Problem]) -> T | 
 
 
 def sample_sheet(dataset: Dataset, count: int = 12, columns: int = 3) -> Image.Image:
-    """A sheet of `count` images from all over the data set, each beside its painted labels.
-
-    Images that cannot be read are left out.
-    """
+    """A sheet of up to `count` images, those that can be read, each beside its painted labels."""
     indices = spread(len(dataset), count)
     tried = [_attempt(partial(dataset.__getitem__, index), Path(), []) for index in indices]
     samples = [sample for sample in tried if sample is not None]

@@ -11,8 +11,7 @@ import torch
 
 from paumer.disk import replace_file
 from paumer.exporting.traced import BATCH, Traced, describe
-from paumer.inference.exported import ExportInfo, need
-from paumer.inference.fused import fuse_attention
+from paumer.inference.exported import ExportInfo, fuse_attention, need
 from paumer.mode import UNPAUSED, Mode
 from paumer.model.segmenter import PausingSegmenter
 
@@ -74,15 +73,12 @@ def _only_errors(name: str) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _sort(
-    self: Any, *, stable: bool = True, dim: int = -1, descending: bool = False
-) -> tuple[Any, Any]:
+def _sort(self: Any, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
     """Sorting in ONNX: its TopK gives equal values in their first order, as a stable sort does."""
     from onnxscript import opset18 as op
 
     count = op.Shape(self, start=dim, end=None if dim == -1 else dim + 1)
-    values, patch_index = op.TopK(self, count, axis=dim, largest=int(descending), sorted=1)
-    return values, patch_index
+    return op.TopK(self, count, axis=dim, largest=int(descending), sorted=1)
 
 
 def _write_rounded(proto: Any, path: Path) -> None:

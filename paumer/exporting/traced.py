@@ -16,10 +16,7 @@ BATCH = torch.export.Dim("batch", min=1, max=1024)
 
 
 class Traced(nn.Module):
-    """A network in one mode; with ``kept`` its ratios are free.
-
-    ``kept`` is then how many patches continue after each block of the mode.
-    """
+    """A network in one mode, or with ``kept``: how many patches continue after each block."""
 
     def __init__(self, model: PausingSegmenter, mode: Mode) -> None:
         super().__init__()
@@ -31,7 +28,7 @@ class Traced(nn.Module):
         if kept is None:
             out = model(images, self.mode, full_size=False)
             return out.logits, out.paused_after()
-        criterion = model.criterion(self.mode, grid)
+        criterion = model.criterion(self.mode, grid, {})
         most, pauses = grid[0] * grid[1], []
         for index, block in enumerate(self.mode.pause.blocks):
             count = cast(int, kept[index].item())  # int() would ask for its value now.

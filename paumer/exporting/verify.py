@@ -78,10 +78,19 @@ def write_verified(
             pauses = [PauseConfig(tuple((b, r) for b in mode.pause.blocks if r)) for r in ratios]
         least = ROUNDED_AGREEMENT if rounded else AGREEMENT
         worst = verify(network, info, run, images, pauses, least)
+        take_name(out)
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
     return tuple(replace(mode, pause=pause) for pause in pauses), worst
+
+
+def take_name(path: Path) -> None:
+    """Make an empty file; raise if the name is taken, be it by a link to nothing."""
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError:
+        raise ValueError(f'"{path}" exists: name another --out') from None
 
 
 USE_SCRIPT = '''"""Segment an image with {file}: python THIS.py street.jpg [ratio ...]

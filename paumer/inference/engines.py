@@ -4,7 +4,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
@@ -15,12 +15,13 @@ from torch import Tensor
 from paumer.disk import cache_directory
 from paumer.inference.exported import FORMAT, ExportInfo, Runner, check_exportable, open_onnx
 from paumer.mode import Mode
+from paumer.model.backbone import Images
 from paumer.model.directory import fingerprint
 from paumer.model.segmenter import GivenCriteria, PausingSegmenter, pad_to_patches
 from paumer.pause_config import PauseConfig
 
-Answer = tuple[int, Float[Tensor, "b classes gh gw"], Int[Tensor, "b ph pw"]]
-"""The number of a mode, coarse logits, and the block each patch paused after."""
+Answers = Iterator[tuple[int, Float[Tensor, "b classes gh gw"], Int[Tensor, "b ph pw"]]]
+"""The number of each mode, coarse logits, and the block each patch paused after."""
 
 ENGINES = ("torch", "compile", "onnx", "onnx-int8", "openvino")
 """What can run the network, by name."""
@@ -33,26 +34,21 @@ class Engine(ABC):
         """Raise if the engine cannot run a mode that the network can run."""
 
     @abstractmethod
-    def answers(
-        self, images: Float[Tensor, "b 3 h w"], modes: Sequence[Mode], given: GivenCriteria
-    ) -> Iterator[Answer]:
+    def answers(self, images: Images, modes: Sequence[Mode], given: GivenCriteria) -> Answers:
         """The answer of each mode, in any order."""
 
 
+@dataclass(eq=False)
 class TorchEngine(Engine):
     """The network as it is; what several modes have in common is computed once.
 
     ``each_step`` is called after every block, and may raise to end the work.
     """
 
-    def __init__(
-        self, network: PausingSegmenter, each_step: Callable[[], None] | None = None
-    ) -> None:
-        self.network, self.each_step = network, each_step
+    network: PausingSegmenter
+    each_step: Callable[[], None] | None = None
 
-    def answers(
-        self, images: Float[Tensor, "b 3 h w"], modes: Sequence[Mode], given: GivenCriteria
-    ) -> Iterator[Answer]:
+    def answers(self, images: Images, modes: Sequence[Mode], given: GivenCriteria) -> Answers:
         """The answer of each mode, in the order in which the tree of stages is walked."""
         predictions = self.network.forward_many(images, modes, given, self.each_step)
         # A generator must not be left inside inference mode: each step enters and leaves it.
@@ -71,9 +67,7 @@ class CompiledEngine(Engine):
     def __init__(self, network: PausingSegmenter) -> None:
         self.network = torch.compile(network, fullgraph=True, options={"freezing": True})
 
-    def answers(
-        self, images: Float[Tensor, "b 3 h w"], modes: Sequence[Mode], given: GivenCriteria
-    ) -> Iterator[Answer]:
+    def answers(self, images: Images, modes: Sequence[Mode], given: GivenCriteria) -> Answers:
         """The answer of each mode, one after the other."""
         for number, mode in enumerate(modes):
             # Each mode compiles to a graph of its own, of which torch keeps eight by default.
@@ -86,26 +80,23 @@ Exporter = Callable[[PausingSegmenter, Path, tuple[int, int], Mode, bool, bool],
 """Writes an ONNX file for images of a size in a mode: with its ratios as inputs, and in 8 bits?"""
 
 
+@dataclass(eq=False)
 class ExportedEngine(Engine):
     """The network exported when an image size is first met, and kept for the next time.
 
     One file serves all ratios after its blocks; of a model with a context, one mode.
     """
 
-    def __init__(
-        self,
-        network: PausingSegmenter,
-        export: Exporter,
-        runtime: str,
-        threads: int | None,
-        directory: Path | None,
-    ) -> None:
-        self.network, self.export = network, export
-        self.runtime, self.threads = runtime, threads
-        self.directory = directory or cache_directory() / "exports"
-        assert network.config
-        shape = json.dumps(network.config.to_json(), sort_keys=True)
-        key = f"{FORMAT} {fingerprint(network.state_dict())} {shape}"
+    network: PausingSegmenter
+    export: Exporter
+    runtime: str
+    threads: int | None
+    directory: Path
+
+    def __post_init__(self) -> None:
+        assert self.network.config
+        shape = json.dumps(self.network.config.to_json(), sort_keys=True)
+        key = f"{FORMAT} {fingerprint(self.network.state_dict())} {shape}"
         self._name = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
         self._open: dict[tuple[tuple[int, int], Mode], tuple[ExportInfo, Runner]] = {}
         self._lock = Lock()  # The exporter traces one network at a time.
@@ -114,9 +105,7 @@ class ExportedEngine(Engine):
         """Raise unless a file can run the mode."""
         check_exportable(mode)
 
-    def answers(
-        self, images: Float[Tensor, "b 3 h w"], modes: Sequence[Mode], given: GivenCriteria
-    ) -> Iterator[Answer]:
+    def answers(self, images: Images, modes: Sequence[Mode], given: GivenCriteria) -> Answers:
         """The answer of each mode, one after the other."""
         pixels = pad_to_patches(images, self.network.backbone.patch).cpu().numpy()
         for number, mode in enumerate(modes):
@@ -125,7 +114,6 @@ class ExportedEngine(Engine):
             yield number, torch.from_numpy(logits), torch.from_numpy(paused)
 
     def _session(self, size: tuple[int, int], mode: Mode) -> tuple[ExportInfo, Runner]:
-        self.check(mode)
         # With a context every mode has a file of its own, as no pausing always has.
         dial = bool(mode.pause) and not self.network.context
         if dial:
@@ -150,14 +138,12 @@ def make_engine(
     export: Exporter,
     directory: Path | None = None,
 ) -> Engine:
-    """The engine of that name; ``export`` writes the files that some run.
-
-    Exported files are kept in ``directory``, by default the user's cache.
-    """
+    """The engine of that name; what ``export`` writes is kept in ``directory`` or the cache."""
     if name not in ENGINES:
         raise ValueError(f'no engine "{name}": choose one of {", ".join(ENGINES)}')
     if name == "torch":
         return TorchEngine(network)
     if name == "compile":
         return CompiledEngine(network)
+    directory = directory or cache_directory() / "exports"
     return ExportedEngine(network, export, name, threads, directory)

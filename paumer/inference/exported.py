@@ -1,8 +1,8 @@
 """Exported networks: what a file says of itself, and functions that run it.
 
-With ``fused`` and ``exporting`` the only modules that know onnx and the runtimes. An exported
-network takes normalised images of one size, any number of them, and gives coarse logits and the
-block each patch paused after: what the predictor needs, so that all engines share its path.
+With ``exporting`` the only module that knows onnx and the runtimes. An exported network takes
+normalised images of one size, any number of them, and gives coarse logits and the block each patch
+paused after: what the predictor needs, so that all engines share its path.
 """
 
 import json
@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from paumer.inference.fused import fuse_attention
 from paumer.mode import Mode, check_runnable
 from paumer.pause_config import PauseConfig, Threshold
-from paumer.pausing import keep_count
+from paumer.pausing import keep_counts
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -51,15 +50,14 @@ class ExportInfo:
     def kept(self, pause: PauseConfig) -> list[int]:
         """How many patches continue after each of the file's blocks at a configuration."""
         check_exportable(Mode(pause=pause))
-        amounts, counts, blocks = dict(pause.stages), [self.patches], self.mode.pause.blocks
-        for block in blocks:
-            counts.append(keep_count(counts[-1], cast(float, amounts.pop(block, 0.0))))
-        if amounts:
+        amounts, blocks = dict(pause.stages), self.mode.pause.blocks
+        if others := amounts.keys() - set(blocks):
             raise ValueError(
-                f'this file cannot pause after block {min(amounts)} ("{pause}"): it was exported '
+                f'this file cannot pause after block {min(others)} ("{pause}"): it was exported '
                 f"for {', '.join(map(str, blocks))}"
             )
-        return counts[1:]
+        stages = PauseConfig(tuple((block, amounts.get(block, 0.0)) for block in blocks))
+        return list(keep_counts(self.patches, stages).values())
 
     def to_json(self) -> str:
         """As text, for the file's metadata."""
@@ -166,6 +164,42 @@ def read_onnx(path: Path) -> tuple["ModelProto", ExportInfo]:
         return proto, ExportInfo.from_json(notes["paumer"])
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f'cannot use "{path}": {error}') from error
+
+
+def fuse_attention(proto: "ModelProto") -> "ModelProto":
+    """An ONNX graph with each attention as one operation of ONNX Runtime's.
+
+    What is fused is what torch's exporter makes of timm's attention: softmax between two products
+    whose queries, keys and values are the thirds of one linear layer, untouched but for the usual
+    scale. Others, such as rotary ones, stay as they are.
+    """
+    from onnxscript.rewriter import pattern, rewrite
+
+    def attention(op: Any, linear: Any, query_scale: Any, key_scale: Any) -> Any:
+        shape = pattern.ANY_VALUE
+        thirds = op.Reshape(linear, shape, _outputs=["thirds"])
+        turned = op.Transpose(thirds, perm=[2, 0, 3, 1, 4])
+        q, k, v = (op.Squeeze(op.Slice(turned, [i], [i + 1], [0]), [0]) for i in range(3))
+        k = op.Reshape(op.Transpose(op.Reshape(k, shape), perm=[0, 2, 1]), shape)
+        scores = op.MatMul(op.Mul(q, query_scale), op.Mul(k, key_scale))
+        mixed = op.MatMul(op.Softmax(scores, axis=-1), v)
+        return op.Reshape(op.Transpose(mixed, perm=[0, 2, 1, 3]), shape)
+
+    def usual_scale(_: Any, thirds: Any, query_scale: Any, key_scale: Any, **__: object) -> bool:
+        scales = [scale.const_value for scale in (query_scale, key_scale)]
+        if thirds.shape is None or None in scales:
+            return False
+        # Each is the fourth root of 1 / head size.
+        return all(abs(scale.numpy().item() ** 4 * thirds.shape[4] - 1) < 1e-4 for scale in scales)
+
+    def fused(op: Any, linear: Any, thirds: Any, **_: object) -> Any:
+        parts = op.Split(linear, num_outputs=3, axis=2, _outputs=3)
+        heads = thirds.shape[3]
+        return op.MultiHeadAttention(*parts, num_heads=heads, _domain="com.microsoft")
+
+    # Other nodes still use the shapes of some: what nothing uses any longer is removed at the end.
+    rule = pattern.RewriteRule(attention, fused, usual_scale, remove_nodes=False)
+    return rewrite(proto, pattern_rewrite_rules=[rule])
 
 
 def need(module: str, extra: str) -> ModuleType:

@@ -13,10 +13,7 @@ ALARM, CALM, PATIENCE, SMOOTHING = 0.9, 0.7, 4, 0.25
 
 
 def ladder(points: Sequence[Measurement], floor: float | None = None) -> list[Measurement]:
-    """The points that no other beats, from the most accurate to the fastest.
-
-    ``floor`` is the least mIoU that will do.
-    """
+    """The points that no other beats, of an mIoU of at least ``floor``, from accurate to fast."""
     known = [p for p in points if p.images_per_second is not None and p.miou is not None]
     if not known:
         raise ValueError("no operating point has both a speed and an mIoU: run paumer tune first")

@@ -17,12 +17,13 @@ from paumer.classes import ClassSet, distinct_colours
 from paumer.data.images import read_image
 from paumer.data.transforms import normalise
 from paumer.inference.engines import Engine, TorchEngine
-from paumer.inference.result import Segmentation
+from paumer.inference.result import Pixels, Segmentation
 from paumer.inference.tiles import Corner, Geometry, Inference, Plan, Size, full_labels
 from paumer.measurement import Measurement
 from paumer.mode import UNPAUSED, Mode, ModeLike, by_size, check_runnable, read_mode
 from paumer.model.segmenter import GivenCriteria, PausingSegmenter, pad_to_patches
 
+Windows = Float[Tensor, "windows 3 _h _w"]
 ImageLike = str | Path | Image.Image | UInt8[np.ndarray, "_ _ 3"]
 """What can be segmented: a file, a PIL image, or RGB bytes (h, w, 3)."""
 
@@ -141,9 +142,7 @@ class Predictor:
                 yield numbers[index], results
                 begin = time.perf_counter()
 
-    def _plans(
-        self, image: UInt8[np.ndarray, "h w 3"], short_side: int | None, inference: Inference
-    ) -> list[Plan]:
+    def _plans(self, image: Pixels, short_side: int | None, inference: Inference) -> list[Plan]:
         """A plan for each scale, and for the mirrored image where it is wanted."""
         size, side = (image.shape[0], image.shape[1]), short_side or self.config.short_side
         return [
@@ -153,11 +152,7 @@ class Predictor:
         ]
 
     def _run(
-        self,
-        plans: Sequence[Sequence[Plan]],
-        modes: Sequence[Mode],
-        batch: int,
-        given: GivenCriteria,
+        self, plans: list[list[Plan]], modes: Sequence[Mode], batch: int, given: GivenCriteria
     ) -> Iterator[int]:
         """Put the network's answers into the plans, mode by mode; the number of each mode."""
         queues: dict[Size, list[tuple[Plan, Corner]]] = {}
@@ -179,9 +174,7 @@ class Predictor:
                     if part is parts[-1]:
                         yield group[number]
 
-    def _normalised(
-        self, windows: Sequence[tuple[Plan, Corner]]
-    ) -> Float[Tensor, "windows 3 _h _w"]:
+    def _normalised(self, windows: Sequence[tuple[Plan, Corner]]) -> Windows:
         pixels = torch.stack([plan.crop(corner) for plan, corner in windows]).to(self.device)
         return normalise(pixels, self.config.mean, self.config.std)
 
@@ -226,23 +219,20 @@ class Predictor:
         return np.asarray(labels[rows][:, columns])
 
     def network_inputs(
-        self,
-        image: UInt8[np.ndarray, "h w 3"],
-        mode: ModeLike = UNPAUSED,
-        inference: Inference | None = None,
-    ) -> Float[Tensor, "windows 3 _h _w"]:
+        self, image: Pixels, mode: ModeLike = UNPAUSED, inference: Inference | None = None
+    ) -> Windows:
         """What the network sees of an image, window by window in whole patches: for timing."""
         plan = Plan.of(image, self.geometry((image.shape[0], image.shape[1]), mode, inference))
         windows = [(plan, corner) for corner in plan.geometry.corners]
         return pad_to_patches(self._normalised(windows), self.patch)
 
-    def whole_input(self, image: UInt8[np.ndarray, "h w 3"]) -> Float[Tensor, "1 3 _h _w"]:
+    def whole_input(self, image: Pixels) -> Float[Tensor, "1 3 _h _w"]:
         """An image as the network sees it whole, at the size it was trained for."""
         plan, *_ = self._plans(image, None, Inference())
         return self._normalised([(plan, (0, 0))])
 
 
-def _as_array(image: ImageLike) -> UInt8[np.ndarray, "h w 3"]:
+def _as_array(image: ImageLike) -> Pixels:
     if isinstance(image, str | Path):
         return read_image(image)
     if isinstance(image, Image.Image):

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +10,13 @@ from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
 from paumer import drawing
-from paumer.classes import ClassSet, paint
+from paumer.classes import ClassSet, Colour, paint
 from paumer.mode import Mode
 
-_GLOW = np.stack(
-    [
-        np.interp(np.arange(256), (0, 128, 255), ends)
-        for ends in ((20, 190, 255), (24, 70, 240), (60, 90, 180))
-    ],
-    1,
-).astype(np.uint8)
+Pixels = UInt8[np.ndarray, "h w 3"]
+
+_STOPS = ((20, 190, 255), (24, 70, 240), (60, 90, 180))  # Red, green and blue at 0, 128 and 255.
+_GLOW = np.stack([np.interp(range(256), (0, 128, 255), stops) for stops in _STOPS], 1).astype("u1")
 """Colours from dark blue over red to pale yellow."""
 
 _BLOCK_COLOURS = ((0, 158, 115), (204, 121, 167), (230, 159, 0), (86, 180, 233), (240, 228, 66))
@@ -53,9 +49,7 @@ class Segmentation:
 
     def _repr_png_(self) -> bytes:
         """The overlay, by which a notebook shows the result."""
-        memory = BytesIO()
-        self.overlay().save(memory, "PNG")
-        return memory.getvalue()
+        return drawing.encode(self.overlay())
 
     def class_shares(self) -> dict[str, float]:
         """The share of the image that each class covers."""
@@ -64,25 +58,19 @@ class Segmentation:
 
     def overlay(self, alpha: float = 0.5) -> Image.Image:
         """The image with its classes painted over it, and a legend."""
-        names, colours, shares = self.classes.names, self.classes.colours, self.class_shares()
-        present = [i for i, name in enumerate(names) if shares[name] > 0]
-        return drawing.with_legend(
-            self.blended(alpha),
-            [names[i] for i in present],
-            [colours[i] for i in present],
-            [shares[names[i]] for i in present],
-        )
+        colours, shares = self.classes.colours, self.class_shares().items()
+        entries = [(*share, colour) for share, colour in zip(shares, colours, strict=True)]
+        return drawing.with_legend(self.blended(alpha), [e for e in entries if e[1] > 0])
 
     def pause_map(self) -> Image.Image:
         """The image with each paused patch tinted by the block it paused after, and a legend."""
         blocks = (0, *self.mode.pause.blocks)
         names = ["to the end", *(f"paused after block {block}" for block in blocks[1:])]
         shares = [float((self.paused_after == block).mean()) for block in blocks]
-        return drawing.with_legend(self.tinted(), names, block_colours(len(blocks)), shares)
+        entries = zip(names, shares, block_colours(len(blocks)), strict=True)
+        return drawing.with_legend(self.tinted(), list(entries))
 
-    def tinted(
-        self, alpha: float = 0.6, colours: Sequence[tuple[int, int, int]] | None = None
-    ) -> UInt8[np.ndarray, "h w 3"]:
+    def tinted(self, alpha: float = 0.6, colours: Sequence[Colour] | None = None) -> Pixels:
         """The image with each paused patch tinted by the block it paused after.
 
         ``colours`` are one for patches that never pause, which is not used, and one for each pause.
@@ -98,15 +86,15 @@ class Segmentation:
             large[..., None] > 0, drawing.overlay(self.image, palette[large], alpha), self.image
         )
 
-    def blended(self, alpha: float = 0.5) -> UInt8[np.ndarray, "h w 3"]:
+    def blended(self, alpha: float = 0.5) -> Pixels:
         """The image with its classes painted over it."""
         return drawing.overlay(self.image, self.painted(), alpha)
 
-    def painted(self) -> UInt8[np.ndarray, "h w 3"]:
+    def painted(self) -> Pixels:
         """The labels in the colours of their classes."""
         return paint(self.labels, self.classes)
 
-    def entropy_map(self) -> UInt8[np.ndarray, "h w 3"]:
+    def entropy_map(self) -> Pixels:
         """The image's entropy: dark where the network is sure, bright where it is not."""
         top = math.log(max(2, len(self.classes.names)))
         grid = Image.fromarray((255 * np.clip(self.entropy / top, 0, 1)).astype(np.uint8))
@@ -141,6 +129,6 @@ def check_kinds(kinds: Sequence[str]) -> None:
         raise ValueError(f'cannot write "{unknown[0]}": choose from {", ".join(KINDS)}')
 
 
-def block_colours(count: int) -> list[tuple[int, int, int]]:
+def block_colours(count: int) -> list[Colour]:
     """White for patches that never pause, then a colour for each pause."""
     return [(255, 255, 255), *(_BLOCK_COLOURS[i % len(_BLOCK_COLOURS)] for i in range(count - 1))]

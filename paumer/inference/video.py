@@ -9,21 +9,14 @@ from typing import Any
 import numpy as np
 
 from paumer.drawing import Picture
-
-
-def _av() -> Any:
-    try:
-        import av
-    except ImportError as error:
-        raise ImportError("video needs PyAV: pip install 'paumer[video]'") from error
-    return av
+from paumer.inference.exported import need
 
 
 class VideoReader(AbstractContextManager["VideoReader"]):
     """The frames of a video file, or of a camera such as ``/dev/video0``, as RGB bytes."""
 
     def __init__(self, path: str | Path) -> None:
-        av = _av()
+        av = need("av", "video")
         self.path = Path(path)
         camera = "v4l2" if str(path).startswith("/dev/video") else None
         try:
@@ -41,7 +34,7 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         self.has_sound = bool(self._file.streams.audio)
 
     def __iter__(self) -> Iterator[Picture]:
-        av = _av()
+        av = need("av", "video")
         try:
             for frame in self._file.decode(self._stream):
                 yield frame.to_ndarray(format="rgb24")
@@ -53,13 +46,10 @@ class VideoReader(AbstractContextManager["VideoReader"]):
 
 
 class VideoWriter(AbstractContextManager["VideoWriter"]):
-    """An H.264 video of RGB images, with the sound of another file.
-
-    The file appears under its name when it is complete.
-    """
+    """An H.264 video of RGB images with another file's sound; it gets its name when complete."""
 
     def __init__(self, path: Path, rate: Fraction, sound_of: Path | None = None) -> None:
-        av = _av()
+        av = need("av", "video")
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self.rate = path, rate
         self._partial = path.with_name(f".{path.stem}.partial{path.suffix}")
@@ -78,7 +68,7 @@ class VideoWriter(AbstractContextManager["VideoWriter"]):
 
     def write(self, image: Picture) -> None:
         """Add one image; the first one decides the size."""
-        av = _av()
+        av = need("av", "video")
         height, width = image.shape[:2]
         # H.264 halves the resolution of colours, so both sides have to be even.
         image = np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")

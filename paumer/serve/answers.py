@@ -2,17 +2,20 @@
 
 import json
 from base64 import b64encode
-from io import BytesIO
+from functools import partial
 
 import numpy as np
-from PIL import Image
 
-from paumer.drawing import Picture, mask_image
+from paumer.drawing import encode as encode_image
+from paumer.drawing import mask_image
 from paumer.inference.result import Segmentation
 
 PNG, JSON = "image/png", "application/json"
 OUTPUTS = ("mask", "overlay", "rle", "all")
 """What a client may choose; all of it at once comes as JSON."""
+
+png = partial(encode_image, compress_level=1)
+"""The image as PNG, packed fast rather than small."""
 
 
 def encode(result: Segmentation, output: str) -> tuple[bytes, str]:
@@ -57,11 +60,3 @@ def everything(result: Segmentation) -> dict[str, object]:
         "blocks": {str(block): float((paused == block).mean()) for block in blocks},
         "images": {name: start + b64encode(png(image)).decode() for name, image in drawn.items()},
     }
-
-
-def png(image: Picture | Image.Image) -> bytes:
-    """The image as PNG, packed fast rather than small."""
-    image = image if isinstance(image, Image.Image) else Image.fromarray(image)
-    memory = BytesIO()
-    image.save(memory, "PNG", compress_level=1)
-    return memory.getvalue()

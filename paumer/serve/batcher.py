@@ -69,12 +69,7 @@ class Batcher:
     """
 
     def __init__(
-        self,
-        run: Run,
-        modes: Sequence[Mode],
-        governor: QueueGovernor,
-        queue: int = 64,
-        batch: int = 1,
+        self, run: Run, modes: Sequence[Mode], governor: QueueGovernor, queue: int, batch: int
     ) -> None:
         self.run, self.modes, self.governor = run, tuple(modes), governor
         self.queue, self.batch = queue, batch

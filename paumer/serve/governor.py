@@ -6,7 +6,7 @@ just now, and answers with the most accurate point that still keeps the target.
 
 from collections.abc import Sequence
 
-from paumer.serve.arrivals import Arrivals, Load
+from paumer.serve.arrivals import Arrivals
 
 ALARM, ROOM, CALM = 0.9, 0.7, 0.65
 """Shares of the target: above the first it hurries, below the others a rung fits."""
@@ -56,24 +56,22 @@ class QueueGovernor:
         late = self.factor * backlog[self.rung] > ALARM * self.target
         since = min(now - self._changed_at, load.seconds)
         rung = self.rung
+
+        def fits(rung: int, share: float, doubt: float = 0.0) -> bool:
+            """Whether what waits, and what keeps arriving, stay below a share of the target."""
+            limit = share * self.target
+            clears = self.factor * backlog[rung] <= limit
+            return clears and load.latency(rung, self.usual, doubt) <= limit
+
         if late or load.latency(rung, self.usual, doubt=-1.5) > self.target:
-            faster = range(rung + 1, self.rungs)
-            calm = (r for r in faster if self._fits(r, load, backlog, CALM))
+            calm = (r for r in range(rung + 1, self.rungs) if fits(r, CALM))
             rung = next(calm, self.rungs - 1)
-        elif since >= DWELL and self._fits(0, load, backlog, ROOM, doubt=1.0):
+        elif since >= DWELL and fits(0, ROOM, doubt=1.0):
             rung = 0
         elif now - self._changed_at >= PATIENCE:
-            calm = (r for r in range(rung) if self._fits(r, load, backlog, CALM, doubt=0.5))
+            calm = (r for r in range(rung) if fits(r, CALM, doubt=0.5))
             rung = next(calm, rung)
         if rung != self.rung:
             self.rung, self._changed_at = rung, now
             self.changes += 1
         return rung
-
-    def _fits(
-        self, rung: int, load: Load, backlog: Sequence[float], share: float, doubt: float = 0.0
-    ) -> bool:
-        """Whether what waits, and what keeps arriving, stay below a share of the target."""
-        limit = share * self.target
-        clears = self.factor * backlog[rung] <= limit
-        return clears and load.latency(rung, self.usual, doubt) <= limit

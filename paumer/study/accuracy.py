@@ -19,7 +19,7 @@ from paumer.inference.tiles import Inference
 from paumer.mode import Mode
 from paumer.mode import by_size as group_by_size
 from paumer.progress import Progress
-from paumer.study.sizes import SIZES, count_sizes, iou_by_size, mean_known, ratio
+from paumer.study.sizes import SIZES, count_sizes, mean_known, ratio
 
 Counts = Int[np.ndarray, "..."]
 
@@ -102,11 +102,9 @@ class Tally:
         right, _, truly = self.totals
         return float(mean_known(ratio(right, truly)))
 
-    def interval(
-        self, draws: int = 1000, level: float = 0.95, seed: int = 0
-    ) -> tuple[float, float]:
-        """A bootstrap interval of the mIoU: images drawn with replacement."""
-        return middle(self.resampled(draws, seed), level)
+    def interval(self) -> tuple[float, float]:
+        """A 95% bootstrap interval of the mIoU: images drawn with replacement."""
+        return middle(self.resampled(), 0.95)
 
     def resampled(self, draws: int = 1000, seed: int = 0) -> Float[np.ndarray, " draws"]:
         """The mIoU of each of many draws of images; the same draws for the same seed."""
@@ -137,7 +135,7 @@ class Tally:
 
         values = {**self.summary(), "iou": by_class(self.iou)}
         if self.sizes is not None:
-            iou = dict(zip(SIZES, iou_by_size(self.sizes), strict=True))
+            iou = dict(zip(SIZES, iou_of_counts(self.sizes), strict=True))
             values["miou_by_size"] = {s: known_value(mean_known(row)) for s, row in iou.items()}
             values["iou_by_size"] = {size: by_class(row) for size, row in iou.items()}
         return values

@@ -30,15 +30,8 @@ from paumer.model.decoders import TokenDecoder, upsample
 from paumer.model.segmenter import PausingSegmenter
 from paumer.model.walk import Pause, Walk
 from paumer.progress import Progress
-from paumer.study.speed import (
-    SpeedSettings,
-    environment,
-    has_fixed_cost,
-    in_words,
-    setting,
-    time_interleaved,
-    time_modes,
-)
+from paumer.study import speed as timing
+from paumer.study.speed import SpeedSettings
 
 ROUNDS = 15
 Ladder = Sequence[Sequence[float]]
@@ -94,7 +87,7 @@ def predict_speed(tables: Mapping[int | None, CostTable], mode: Mode) -> Measure
         images_per_second=table.batch / seconds / table.windows,
         latency_ms=1000 * seconds * table.windows,
         speed_up=base.seconds() * base.windows / (seconds * table.windows),
-        where=in_words(base.environment),
+        where=timing.in_words(base.environment),
         when=str(table.environment["when"]),
     )
 
@@ -119,7 +112,7 @@ def measure_cost(
     """Time the parts of the forward for one batch of images of whole patches."""
     model = model.eval()
     runs: dict[tuple[str, int], Callable[[], Any]] = {("embed", 0): lambda: model.start(images)}
-    with setting(images.device, settings):
+    with timing.setting(images.device, settings):
         walk = model.start(images)
         patches, prefix = walk.patch_index.shape[1], model.backbone.prefix
         if settings.full_size:
@@ -127,7 +120,7 @@ def measure_cost(
             runs["upsampling", 0] = lambda: upsample(logits, tuple(images.shape[2:]))
         for count in ladder(patches):
             _add_runs(runs, model, walk, count, model.grid(images))
-        seconds = time_interleaved(
+        seconds = timing.time_interleaved(
             list(runs.values()), images.device, settings.rounds, settings.warmup, progress
         ).min(0)
     found = dict(zip(runs, seconds.tolist(), strict=True))
@@ -136,7 +129,7 @@ def measure_cost(
         return [[n + extra, found[name, n] / times] for name, n in found if name == part]
 
     return CostTable(
-        environment=environment(images, settings),
+        environment=timing.environment(images, settings),
         patches=patches,
         prefix=prefix,
         depth=model.backbone.depth,
@@ -208,7 +201,7 @@ def cached_cost(
     """The cost table of this machine and setting, measured if it is not at hand yet."""
     directory = directory or cache_directory()
     settings = replace(settings, rounds=ROUNDS)
-    what = environment(images, settings)
+    what = timing.environment(images, settings)
     shape = {key: what[key] for key in what if key not in ("when", "rounds")}
     assert model.config
     shape |= {"backbone": model.config.backbone, "decoder": model.config.decoder}
@@ -265,7 +258,7 @@ def with_speeds(
     Random pausing and the oracle are timed as entropy: what they know costs nothing.
     """
     settings = settings or SpeedSettings()
-    modes = [item.mode for item in measurements if has_fixed_cost(item.mode)]
+    modes = [item.mode for item in measurements if timing.has_fixed_cost(item.mode)]
     if speed == "predict":
         sizes = [mode.size for mode in modes]
         tables = cost_tables(predictor, image, sizes, settings, batch, progress)
@@ -274,7 +267,7 @@ def with_speeds(
         alike = {
             m: m if m.criterion in CRITERIA else replace(m, criterion="entropy") for m in modes
         }
-        found = time_modes(predictor, image, list(alike.values()), settings, batch, progress)
+        found = timing.time_modes(predictor, image, list(alike.values()), settings, batch, progress)
         known = {item.mode: item for item in found}
         speeds = {mode: replace(known[same], mode=mode) for mode, same in alike.items()}
     return [join(item, speeds[item.mode]) if item.mode in speeds else item for item in measurements]

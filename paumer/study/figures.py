@@ -20,10 +20,7 @@ SERIES = (BLUE, ORANGE, "#009e73", "#cc79a7")
 
 @contextmanager
 def sheet(width: float, height: float, *paths: Path) -> "Iterator[Figure]":
-    """An empty figure in the house style, written to the paths once it is drawn.
-
-    It is bound to no window and no global state. The suffix of each path says the format.
-    """
+    """An empty figure in the house style, bound to no window, written to the paths once drawn."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -10,7 +10,6 @@ from paumer.criteria import entropy
 from paumer.inference.predictor import Predictor
 from paumer.inference.result import block_colours
 from paumer.mode import Mode
-from paumer.pausing import Stage
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,9 @@ def illustrate(predictor: Predictor, image: UInt8[np.ndarray, "h w 3"], mode: Mo
     key = tuple((f"after block {b}", colour) for b, colour in zip(blocks, colours, strict=True))
     panels = [Panel("image", image)]
     for number, stage in enumerate(prediction.stages, 1):
-        entropies = _entropy_map(stage, prediction.grid)
+        scores = entropy(stage.logits, stage.patch_index)[0].float().cpu()
+        entropies = np.full(prediction.grid, np.nan, np.float32)  # Where one had paused before.
+        entropies.flat[stage.patch_index[0].cpu().numpy()] = scores.numpy()
         so_far = replace(result, paused_after=np.where(paused <= stage.block, paused, 0))
         title = f"paused so far: {(so_far.paused_after > 0).mean():.0%}"
         panels.append(Panel(f"entropy after block {stage.block}", entropies))
@@ -46,10 +47,3 @@ def illustrate(predictor: Predictor, image: UInt8[np.ndarray, "h w 3"], mode: Mo
     dimmed = result.tinted(0.85, [(30, 30, 30)] * (len(blocks) + 1))
     panels.append(Panel(f"through all blocks: {(paused == 0).mean():.0%}", dimmed))
     return [*panels, Panel("result", result.blended())]
-
-
-def _entropy_map(stage: Stage, grid: tuple[int, int]) -> Float[np.ndarray, "gh gw"]:
-    """The entropy of the patches that were active before a pause; NaN where one had paused."""
-    values = torch.full((grid[0] * grid[1],), torch.nan)
-    values[stage.patch_index[0].cpu()] = entropy(stage.logits, stage.patch_index)[0].float().cpu()
-    return values.view(grid).numpy()

@@ -30,10 +30,7 @@ def draw_tradeoff(
     reference: Measurement | None = None,
     only_front: bool = False,
 ) -> None:
-    """MIoU against images per second, a line for each series.
-
-    ``reference`` is the plain Segmenter: a star, and a line at its mIoU.
-    """
+    """MIoU against images per second by series; ``reference``, the plain Segmenter, is a star."""
     if len(series) > len(LINES):
         raise ValueError(f"{len(series)} lines cannot be told apart: give at most {len(LINES)}")
     with plot((6.4, 4.0), *_files(path), **TRADEOFF, title=title) as axes:

@@ -16,7 +16,7 @@ def count_sizes(
     classes: int,
     ignore: int = IGNORE,
 ) -> Int[np.ndarray, "3 3 classes"]:
-    """Pixels of each region size that are right, wrongly labelled so, and missed, by class.
+    """For each region size and class the pixels that are right, labelled so, and truly so.
 
     Regions are connected pixels of one class, also over corners. Right and missed pixels count by
     the size of the true region they lie in, wrongly labelled ones by that of the predicted region.
@@ -24,17 +24,10 @@ def count_sizes(
     """
     known, right = truth != ignore, labels == truth
     true_sizes, label_sizes = region_sizes(truth, classes), region_sizes(labels, classes)
-    parts = [
-        _count(true_sizes, truth, right & known, classes),
-        _count(label_sizes, labels, ~right & known, classes),
-        _count(true_sizes, truth, ~right & known, classes),
-    ]
-    return np.stack(parts, axis=1)
-
-
-def iou_by_size(counts: Int[np.ndarray, "3 3 classes"]) -> Float[np.ndarray, "3 classes"]:
-    """IoU of each size and class; NaN where there is no such region."""
-    return ratio(counts[:, 0], counts.sum(1))
+    hit = _count(true_sizes, truth, right & known, classes)
+    wrong = _count(label_sizes, labels, ~right & known, classes)
+    missed = _count(true_sizes, truth, ~right & known, classes)
+    return np.stack([hit, hit + wrong, hit + missed], axis=1)
 
 
 def region_sizes(labels: Integer[np.ndarray, "h w"], classes: int) -> Int[np.ndarray, "h w"]:
@@ -42,9 +35,8 @@ def region_sizes(labels: Integer[np.ndarray, "h w"], classes: int) -> Int[np.nda
     try:
         from scipy import ndimage
     except ImportError as error:
-        raise ImportError(
-            "IoU by object size needs scipy: pip install 'paumer[figures]'"
-        ) from error
+        what = "IoU by object size needs scipy"
+        raise ImportError(f"{what}: pip install 'paumer[figures]'") from error
     sizes = np.zeros(labels.shape, np.int64)
     around = np.ones((3, 3), bool)
     edges = [edge * labels.size for edge in EDGES]

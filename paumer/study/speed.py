@@ -88,7 +88,8 @@ def measure_speed(
     engines = engines or {"torch": TorchEngine(model)}
     for mode in modes:
         check_runnable(mode)
-    inputs = {m: (_scaled(images, m.size, at_size), replace(m, size=None)) for m in modes}
+    scale = at_size or partial(_scaled, images)
+    inputs = {m: (scale(m.size) if m.size else images, replace(m, size=None)) for m in modes}
     macs = {m: model.macs(_size(inputs[m][0]), inputs[m][1]) for m in modes if has_fixed_cost(m)}
     size = _size(images) if settings.full_size else None
     runs: dict[tuple[str, Mode], Callable[[], Tensor]] = {
@@ -134,14 +135,8 @@ def has_fixed_cost(mode: Mode) -> bool:
     return not any(isinstance(amount, Threshold) for _, amount in mode.pause.stages)
 
 
-def _scaled(
-    images: Tensor, side: int | None, at_size: Callable[[int], Tensor] | None
-) -> Float[Tensor, "b 3 _h _w"]:
-    """The images with their shorter side of that length, if one is given."""
-    if side is None:
-        return images
-    if at_size:
-        return at_size(side)
+def _scaled(images: Tensor, side: int) -> Float[Tensor, "b 3 _h _w"]:
+    """The images with their shorter side of that length."""
     size = scaled_size(_size(images), side)
     return F.interpolate(images, size, mode="bilinear", antialias=True)
 
@@ -259,10 +254,7 @@ def pausing_seconds(
 
 
 def peak_memory(call: Callable[[], object], device: torch.device) -> float | None:
-    """Megabytes that one call needs at its peak beyond what was there before it.
-
-    On the CPU this is resident memory and known on Linux only.
-    """
+    """Megabytes that a call needs at its peak; on the CPU resident ones, known on Linux only."""
     if device.type == "cuda":
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -280,9 +272,7 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> float | Non
 
 
 def environment(
-    images: Float[Tensor, "b 3 h w"],
-    settings: SpeedSettings,
-    engines: Iterable[str] = ("torch",),
+    images: Float[Tensor, "b 3 h w"], settings: SpeedSettings, engines: Iterable[str] = ("torch",)
 ) -> dict[str, Any]:
     """Where, when and how something was measured."""
     return {

@@ -12,7 +12,6 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -62,7 +61,7 @@ class Sweep:
         report(before, len(mine))
         counted = count(*task, [groups[number] for number in missing])
         for done, (number, tallies) in enumerate(zip(missing, counted, strict=True), before + 1):
-            _write_counts(self._file(number), tallies)
+            save_tallies(self._file(number), self.modes, tallies)
             report(done, len(mine))
         if rank:
             return None
@@ -121,17 +120,13 @@ UNREADABLE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile)
 """What reading a broken file of arrays raises."""
 
 
-def _write_counts(path: Path, tallies: Sequence[Tally], **arrays: Any) -> None:
-    content = io.BytesIO()
-    counts = np.stack([tally.images for tally in tallies]).astype(np.int32)
-    np.savez_compressed(content, **arrays, counts=counts)
-    replace_file(path, content.getvalue())
-
-
 def save_tallies(path: Path, modes: Sequence[Mode], tallies: Sequence[Tally]) -> None:
     """Keep what was counted image by image: enough for any figure, interval or comparison."""
+    content = io.BytesIO()
     texts, indices = np.array([str(mode) for mode in modes]), tallies[0].indices.astype(np.int32)
-    _write_counts(path, tallies, modes=texts, indices=indices)
+    counts = np.stack([tally.images for tally in tallies]).astype(np.int32)
+    np.savez_compressed(content, modes=texts, indices=indices, counts=counts)
+    replace_file(path, content.getvalue())
 
 
 def describe(

@@ -81,10 +81,7 @@ def choose(measurements: Sequence[Measurement], budget: Budget) -> tuple[Measure
 
 
 def spline(points: Sequence[tuple[float, float]], at: float) -> float | None:
-    """The value at ``at`` of straight lines through (x, y) points; None outside their range.
-
-    Points of equal x count with their mean.
-    """
+    """The value at ``at`` of lines through points, of equal x their mean; None outside of them."""
     xs, groups = np.unique([x for x, _ in points], return_inverse=True)
     ys = np.bincount(groups, [y for _, y in points]) / np.bincount(groups)
     return float(np.interp(at, xs, ys)) if xs[0] <= at <= xs[-1] else None
@@ -94,7 +91,6 @@ def spline_table(
     measurements: Sequence[Measurement],
     base: Measurement | None = None,
     columns: int = 8,
-    least: float = 1.2,
     most: float = 2.0,
 ) -> list[dict[str, float | None]]:
     """The columns of the paper's table: mIoU interpolated at evenly spaced speed-ups (appendix).
@@ -106,7 +102,7 @@ def spline_table(
     points = [(speed_of(item), miou_of(item)) for item in measurements]
     table = []
     for number in range(columns):
-        factor = least + (most - least) * number / max(1, columns - 1)
+        factor = 1.2 + (most - 1.2) * number / max(1, columns - 1)
         speed = factor * speed_of(unpaused)
         miou = spline(points, speed)
         difference = None if miou is None else miou - miou_of(base)

@@ -80,10 +80,9 @@ def tune(
     indices: Sequence[int] | None = None,
     progress: StepProgress = lambda *_: None,
 ) -> Tuned:
-    """The best mode for a budget, on this machine and data.
+    """The best mode for a budget, for images like the first one, on this machine.
 
-    Images like the first one are timed. What was counted is kept in ``directory`` and not counted
-    again.
+    What was counted is kept in ``directory`` and not counted again.
     """
     settings = settings or TuneSettings()
     template = settings.template
@@ -143,8 +142,7 @@ def search(
 
     All single pauses are measured and the best for the budget is kept; then a second pause at a
     later block is added to it in all ways, and so on, until another one no longer helps. All modes
-    are the ``template`` with other stages; ``start`` was measured without pausing. All that was
-    measured.
+    are the ``template`` with other stages; ``start`` was measured without pausing.
     """
     measured, best = list(start), start[-1]
     for _ in range(most):
@@ -163,10 +161,7 @@ def search(
 
 
 def fast_enough(
-    tables: Mapping[int | None, CostTable],
-    budget: Budget,
-    depth: int,
-    settings: TuneSettings,
+    tables: Mapping[int | None, CostTable], budget: Budget, depth: int, settings: TuneSettings
 ) -> list[Mode]:
     """Of all single pauses and pairs, some that meet a budget of time, spread over those near it.
 

@@ -39,10 +39,7 @@ def bin_edges(classes: int) -> Float[np.ndarray, " edges"]:
 def entropy_rows(
     counts: EntropyCounts, names: Sequence[str] | None = None
 ) -> list[dict[str, object]]:
-    """One row for each block, class, correctness and bin that has patches.
-
-    ``names`` are those of the classes; without them a row counts all classes together.
-    """
+    """One row for each block, class (where ``names`` are given), correctness and bin in use."""
     edges = bin_edges(counts.shape[1])
     found = counts if names else counts.sum(1, keepdims=True)
     return [
@@ -70,10 +67,7 @@ def block_logits(
     images: Float[Tensor, "b 3 h w"],
     heads: Sequence[nn.Module] | None = None,
 ) -> Iterator[Float[Tensor, "b n classes"]]:
-    """The auxiliary logits of all patches of padded images after each block, if nothing pauses.
-
-    ``heads`` gives every block a head of its own instead of the shared one.
-    """
+    """The auxiliary logits after each unpaused block, by the shared head or by ``heads``."""
     for number, tokens in enumerate(network.each_block(images)):
         head = heads[number] if heads else network.aux_head
         yield head(tokens)[:, network.backbone.prefix :]

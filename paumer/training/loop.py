@@ -7,7 +7,7 @@ is exact and several processes do what one would.
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,8 +36,6 @@ class Training:
     """How many steps are done."""
     stopped_by: int | None = None
     """The signal that ended the run early."""
-    wrapped: Any = field(init=False)
-    optimizer: Any = field(init=False)
 
     def __post_init__(self) -> None:
         optimizer = make_optimizer(self.loss, self.options)

@@ -14,18 +14,21 @@ from torch.nn import functional as F
 
 from paumer.classes import IGNORE
 from paumer.criteria import Criterion
-from paumer.model.decoders import to_grid, upsample
+from paumer.model.backbone import Images
+from paumer.model.decoders import Grid, to_grid, upsample
 from paumer.model.segmenter import PausingSegmenter, pad_to_patches
 from paumer.pausing import Stage
 
+Labels = Int[Tensor, "b h w"]
+Scalar = Float[Tensor, ""]
 ClassWeights = Float[Tensor, " classes"] | None
 
 
 class Losses(NamedTuple):
     """The parts of the loss, each a sum over pixels."""
 
-    main: Float[Tensor, ""]
-    aux: Float[Tensor, ""]
+    main: Scalar
+    aux: Scalar
 
 
 class PixelLoss(nn.Module):
@@ -38,7 +41,7 @@ class PixelLoss(nn.Module):
         self.class_weights: Tensor | None
         self.register_buffer("class_weights", class_weights, persistent=False)
 
-    def pixel_weights(self, labels: Int[Tensor, "b h w"]) -> Float[Tensor, "b h w"]:
+    def pixel_weights(self, labels: Labels) -> Float[Tensor, "b h w"]:
         """What each pixel counts: nothing where it has no label."""
         known = labels != IGNORE
         if self.class_weights is None:
@@ -46,9 +49,7 @@ class PixelLoss(nn.Module):
         classes = labels.clamp(max=len(self.class_weights) - 1)
         return torch.where(known, self.class_weights[classes], 0)
 
-    def cross_entropy(
-        self, logits: Float[Tensor, "b classes gh gw"], labels: Int[Tensor, "b h w"]
-    ) -> Float[Tensor, ""]:
+    def cross_entropy(self, logits: Float[Tensor, "b classes gh gw"], labels: Labels) -> Scalar:
         """The cross entropy of coarse logits, enlarged to the labels' size, the padding cut off."""
         height, width = labels.shape[1:]
         down, across = self.network.backbone.patch
@@ -65,21 +66,13 @@ class PixelLoss(nn.Module):
 class PausingLoss(PixelLoss):
     """The whole network learns, in the mode that was drawn for the step."""
 
-    def forward(
-        self,
-        images: Float[Tensor, "b 3 h w"],
-        labels: Int[Tensor, "b h w"],
-        mode: str,
-        criterion: Criterion,
-    ) -> Losses:
+    def forward(self, images: Images, labels: Labels, mode: str, criterion: Criterion) -> Losses:
         """The losses of one part of a batch."""
         prediction = self.network(images, mode, criterion, full_size=False)
         main = self.cross_entropy(prediction.logits, labels)
         return Losses(main, self.aux_loss(prediction.stages, prediction.grid, labels))
 
-    def aux_loss(
-        self, stages: Sequence[Stage], grid: tuple[int, int], labels: Int[Tensor, "b h w"]
-    ) -> Float[Tensor, ""]:
+    def aux_loss(self, stages: Sequence[Stage], grid: Grid, labels: Labels) -> Scalar:
         """The auxiliary head's loss at each pause, over the patches still active there.
 
         Where patches had paused before, the grid is filled with what the head said of them then,
@@ -109,9 +102,7 @@ class HeadsLoss(PixelLoss):
             heads = (copy.deepcopy(network.aux_head) for _ in range(network.backbone.depth))
             self.heads.extend(heads).requires_grad_(True)
 
-    def forward(
-        self, images: Float[Tensor, "b 3 h w"], labels: Int[Tensor, "b h w"], *_: object
-    ) -> Losses:
+    def forward(self, images: Images, labels: Labels, *_: object) -> Losses:
         """The losses of one part of a batch: the heads' over all blocks, without pausing."""
         network = self.network.eval()  # Frozen: no dropped path disturbs what the heads learn from.
         images = pad_to_patches(images, network.backbone.patch)

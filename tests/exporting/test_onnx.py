@@ -16,8 +16,7 @@ from paumer.cli.main import app
 from paumer.exporting.onnx import export_onnx
 from paumer.exporting.traced import export_program
 from paumer.exporting.verify import USE_SCRIPT, verify
-from paumer.inference.exported import ExportInfo, open_onnx, open_program
-from paumer.inference.fused import fuse_attention
+from paumer.inference.exported import ExportInfo, fuse_attention, open_onnx, open_program
 
 onnx = pytest.importorskip("onnx", reason="exported files are ONNX")
 pytest.importorskip("onnxruntime", reason="exported files run in onnxruntime")
@@ -227,6 +226,20 @@ def test_what_fails_on_the_way_leaves_no_file(folder, tmp_path, monkeypatch, ste
     with pytest.raises(OSError, match="no space"):
         app(command, result_action="return_value")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_appears_meanwhile_is_kept(folder, tmp_path, monkeypatch):
+    def export(model, path, *_):
+        path.write_bytes((folder / "int8.onnx").read_bytes())
+        (tmp_path / "x.onnx").write_text("mine")
+
+    monkeypatch.setattr("paumer.exporting.verify.export_onnx", export)
+    command = ["export", "--model", str(folder / "model"), "--format", "onnx-int8"]
+    command += ["--mode", "2:0.5,4:0.5", "--dial", "--out", str(tmp_path / "x.onnx")]
+    with pytest.raises(ValueError, match=r'x\.onnx" exists: name another --out'):
+        app(command, result_action="return_value")
+    assert [file.name for file in tmp_path.iterdir()] == ["x.onnx"]
+    assert (tmp_path / "x.onnx").read_text() == "mine"
 
 
 def test_a_context_is_exported_for_one_mode_only(model, tmp_path):

@@ -50,8 +50,8 @@ def gate():
 def start(gate):
     started = []
 
-    def give(target=10.0, **options):
-        batcher = Batcher(gate, MODES, QueueGovernor(3, target), **options)
+    def give(target=10.0, queue=64, batch=1):
+        batcher = Batcher(gate, MODES, QueueGovernor(3, target), queue, batch)
         started.append(batcher)
         return batcher
 
@@ -180,7 +180,7 @@ def test_what_nobody_wants_is_freed_at_once(gate):
         assert gate.open.acquire(timeout=10)
         batcher.check_wanted()
 
-    batcher = Batcher(run, MODES, QueueGovernor(3, 1.0))
+    batcher = Batcher(run, MODES, QueueGovernor(3, 1.0), queue=64, batch=1)
     gc.disable()
     try:
         assert first_in(batcher, gate).cancel()
@@ -197,7 +197,7 @@ def test_a_failure_is_its_own_only(start):
             raise RuntimeError("no memory")
         return [segmented(image, mode) for image in images]
 
-    batcher = Batcher(run, MODES, QueueGovernor(3, 1.0))
+    batcher = Batcher(run, MODES, QueueGovernor(3, 1.0), queue=64, batch=1)
     wrong = batcher.submit(job(1))
     with pytest.raises(RuntimeError, match="no memory"):
         wrong.result(10)

@@ -217,7 +217,7 @@ def test_measurements_get_speeds_where_they_are_fixed(predictor, monkeypatch, pl
         return [replace(predict_speed(tables, mode), predicted=False) for mode in modes]
 
     monkeypatch.setattr(cost, "cost_tables", cost_tables)
-    monkeypatch.setattr(cost, "time_modes", time_modes)
+    monkeypatch.setattr(cost.timing, "time_modes", time_modes)
     measured = [Measurement(mode=mode, miou=0.5, gmacs=2.0) for mode in SPEEDS]
     settings = SpeedSettings(rounds=4)
     found = with_speeds(measured, predictor, image, speed, settings, 3)
