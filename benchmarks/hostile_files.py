@@ -41,6 +41,40 @@ def false_png() -> bytes:
     return png(60_000, 8, 2, zlib.compress(bytes(10**6)))
 
 
+def thin_png(length: int) -> bytes:
+    """A valid PNG of one pixel's height."""
+    header = struct.pack(">IIBBBBB", length, 1, 8, 2, 0, 0, 0)
+    row = zlib.compress(bytes(1 + 3 * length), 9)
+    parts = ((b"IHDR", header), (b"IDAT", row), (b"IEND", b""))
+    return PNG_START + b"".join(png_chunk(*part) for part in parts)
+
+
+def tiled_tiff() -> bytes:
+    """A TIFF of 16x16 pixels whose one tile is 32768x65520."""
+    tags = {256: 16, 257: 16, 258: 8, 259: 1, 262: 1, 277: 1, 322: 32768, 323: 65520, 324: 8}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(104)
+
+
+def endless_jpeg(side: int = 1000, size: int = 49_000) -> bytes:
+    """A progressive JPEG whose last scan is repeated: seconds of decoding for each 10 KB."""
+    file = io.BytesIO()
+    Image.new("RGB", (side, side)).save(file, "JPEG", progressive=True)
+    content = file.getvalue()
+    scan = content[content.rindex(b"\xff\xda") : -2]
+    return content[:-2] + scan * (size // len(scan)) + content[-2:]
+
+
+def endless_ppm(size: int = 10**6) -> bytes:
+    """A plain-text image full of comments: seconds of decoding for each 100 KB."""
+    return b"P3\n400 400\n255\n" + b"#\n" * (size // 2)
+
+
+def slow_to_decode() -> list[bytes]:
+    """Small files that once took gigabytes or many seconds to read."""
+    return [thin_png(2**18), tiled_tiff(), endless_jpeg(), endless_ppm()]
+
+
 def hostile_file(rng: random.Random, kind: str, bombs: Sequence[bytes]) -> bytes:
     """The content of a file of one of the bad kinds."""
     content = odd_file(rng, kind)

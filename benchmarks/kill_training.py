@@ -1,22 +1,29 @@
-"""Kill a training run at random moments, resume it each time, compare with an undisturbed one.
+"""Kill a training run and the saving of a model at random moments; what is there afterwards?
 
-    python benchmarks/kill_training.py --kills 50
+    python benchmarks/kill_training.py --kills 100
 
-A checkpoint is written after every step, so that most kills fall into or beside a write.
+The run is resumed after each kill and compared with an undisturbed one. It saves a checkpoint after
+every step and validates after every fifth, so that most kills fall into or beside a write. Of the
+model that is saved over another one, the old or the new must be there after each kill.
 """
 
 import argparse
+import os
 import random
+import shutil
+import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
 import torch
-from killing import Process, kill_often, start
+from killing import kill_often, leftovers, start
 from PIL import Image
 
-from paumer import PausingSegmenter
+from paumer import PausingSegmenter, build_model
+from paumer.training.checkpoint import list_checkpoints, load_checkpoint
 
 
 def make_data(path: Path) -> Path:
@@ -36,51 +43,121 @@ def make_data(path: Path) -> Path:
     return path / "data.yaml"
 
 
-def newest(run: Path) -> int:
-    """The newest checkpoint's step, -1 if there is none."""
-    files = sorted((run / "checkpoints").glob("step-*.safetensors"))
-    return int(files[-1].stem.split("-")[1]) if files else -1
+def same(one: PausingSegmenter, other: PausingSegmenter) -> bool:
+    """Whether two models have the same weights."""
+    weights = other.state_dict()
+    return all(torch.equal(value, weights[name]) for name, value in one.state_dict().items())
+
+
+def kill_training(root: Path, kills: int, rng: random.Random) -> bool:
+    """Train a small model undisturbed and killed, and compare; whether all is well."""
+    options: list[object] = ["--data", make_data(root / "data"), "--backbone", "test_vit"]
+    options += ["--init", "none", "--ranges", "2-4:0.2-0.8", "--crop", 32, "--batch", 4]
+    options += ["--steps", 12 * kills, "--val-every", 5, "--val-mode", "none", "--val-images", 1]
+    options += ["--save-every", 1, "--workers", 0, "--accelerator", "cpu"]
+    run, whole = root / "run", root / "whole"
+    counts = {"half-written files": 0, "broken": 0}
+
+    def newest() -> int:
+        files = list_checkpoints(run / "checkpoints")
+        return int(files[0].stem.split("-")[1]) if files else -1
+
+    def inspect() -> None:
+        counts["half-written files"] += len(leftovers(root))
+        try:
+            load_checkpoint(run / "checkpoints")
+            if (run / "model").exists():
+                PausingSegmenter.from_pretrained(run / "model")
+        except (ValueError, OSError) as error:
+            counts["broken"] += 1
+            print(error)
+
+    if start("train", *options, "--out", whole).wait():
+        sys.exit("the undisturbed run failed")
+    done, lost, finished = kill_often(
+        lambda: start("train", *options, "--out", run),
+        lambda: start("train", "--resume", run),
+        newest,
+        kills,
+        rng,
+        inspect,
+    )
+    ends = [PausingSegmenter.from_pretrained(path / "model") for path in (whole, run)]
+    tables = [(path / "metrics.csv").read_text() for path in (whole, run)]
+    equal, rows = same(*ends), tables[0] == tables[1]
+    left = ", ".join(path.name for path in leftovers(root))
+    print(
+        f"training: {done} kills, {lost} went back behind an earlier checkpoint, "
+        f"{counts['broken']} left a checkpoint or model that does not load, "
+        f"{counts['half-written files']} half-written files; the last resume "
+        f"{'finished' if finished else 'failed'}; final weights "
+        f"{'are bit-equal to' if equal else 'DIFFER from'} the undisturbed run's, metrics.csv "
+        f"{'is the same' if rows else 'DIFFERS'}; left behind: {left or 'nothing'}"
+    )
+    return finished and done == kills and equal and rows and not (lost or counts["broken"] or left)
+
+
+def kill_saving(root: Path, kills: int, rng: random.Random) -> bool:
+    """Save two models in turn to one directory, or to none; whether one of them is always there."""
+    torch.set_num_threads(1)
+    models = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        models.append(build_model("vit_tiny_patch16_384", "mask", ["a", "b"], image_size=64))
+    path = root / "model"
+    counts = dict.fromkeys(("first", "second", "none", "neither"), 0)
+    half_written = left = 0
+    for kill in range(kills):
+        anew = kill % 4 == 0
+        if anew:
+            shutil.rmtree(path, ignore_errors=True)
+        child = os.fork()
+        if child == 0:
+            while True:
+                for model in models[:: rng.choice((-1, 1))]:
+                    model.save_pretrained(path)
+        time.sleep(rng.uniform(0, 0.25 if anew else 0.5))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        half_written += len(leftovers(root))
+        counts[_found(path, models, anew)] += 1
+        models[kill % 2].save_pretrained(path)
+        left += len(leftovers(root))
+    told = ", ".join(f"{name} {count}" for name, count in counts.items())
+    print(
+        f"saving: {kills} kills; model found afterwards: {told}; {half_written} half-written files "
+        f"and folders, of which the next save left {left}"
+    )
+    return not (counts["neither"] or left)
+
+
+def _found(path: Path, models: list[PausingSegmenter], anew: bool) -> str:
+    if anew and not path.exists():
+        return "none"
+    try:
+        found = PausingSegmenter.from_pretrained(path)
+    except (ValueError, OSError) as error:
+        print(error)
+        return "neither"
+    names = [
+        name for name, model in zip(("first", "second"), models, strict=True) if same(found, model)
+    ]
+    return names[0] if names else "neither"
 
 
 def main() -> None:
-    """Train a small model undisturbed and killed, and compare the weights."""
+    """Kill a training and the saving of a model, and tell what was lost."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        root, steps = Path(folder), 12 * arguments.kills
-        options: list[object] = ["--data", make_data(root / "data"), "--backbone", "test_vit"]
-        options += ["--init", "none", "--ranges", "2-4:0.2-0.8", "--crop", 32, "--batch", 4]
-        options += ["--steps", steps, "--val-every", 10**6, "--val-mode", "none"]
-        options += ["--val-images", 1, "--save-every", 1, "--workers", 0, "--accelerator", "cpu"]
-        run = root / "run"
-
-        def train(name: str = "run") -> Process:
-            return start("train", *options, "--out", root / name)
-
-        if train("whole").wait():
-            sys.exit("the undisturbed run failed")
-        kills, lost, finished = kill_often(
-            train,
-            lambda: start("train", "--resume", run),
-            lambda: newest(run),
-            arguments.kills,
-            random.Random(arguments.seed),
-        )
-        ends = [
-            PausingSegmenter.from_pretrained(root / name / "model").state_dict()
-            for name in ("whole", "run")
-        ]
-        same = all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
-    print(
-        f"{kills} kills, {lost} went back behind an earlier checkpoint; the last resume "
-        f"{'finished' if finished else 'failed'}; final weights "
-        f"{'are bit-equal to' if same else 'differ from'} the undisturbed run's"
-    )
-    sys.exit(not finished or lost > 0 or not same)
+    good = []
+    for job in (kill_saving, kill_training):
+        with tempfile.TemporaryDirectory() as folder:
+            good.append(job(Path(folder), arguments.kills, random.Random(arguments.seed)))
+    sys.exit(not all(good))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 Process = subprocess.Popen[bytes]
 
@@ -15,17 +16,23 @@ def start(command: str, *words: object) -> Process:
     return subprocess.Popen(line, stdout=subprocess.DEVNULL)
 
 
+def leftovers(directory: Path) -> list[Path]:
+    """What is half-written below a directory: hidden, and not the lock."""
+    return [path for path in directory.rglob(".*") if path.name != ".lock"]
+
+
 def kill_often(
     begin: Callable[[], Process],
     resume: Callable[[], Process],
     progress: Callable[[], int],
     kills: int,
     rng: random.Random,
+    inspect: Callable[[], None] = lambda: None,
 ) -> tuple[int, int, bool]:
     """How often it was killed, how often progress went back, and whether the last one finished.
 
     Each kill comes up to a quarter of a second after ``progress`` rose, so that most fall into or
-    beside a write.
+    beside a write. ``inspect`` is called after each of them.
     """
     process, done, lost = begin(), 0, 0
     while done < kills:
@@ -40,5 +47,6 @@ def kill_often(
         done += 1
         lost += progress() < before
         print(f"kill {done}: at {progress()}", flush=True)
+        inspect()
         process = resume()
     return done, lost, process.wait() == 0

@@ -129,7 +129,8 @@ class Client:
 
     async def _exchange(self, body: bytes, query: str) -> tuple[int, dict[str, str], bytes]:
         head = (
-            f"POST /v1/segment?{query} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            f"POST /v1/segment?{query} HTTP/1.1\r\nHost: localhost\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
         )
         reader, writer = await self._connection()
         try:

@@ -14,9 +14,9 @@ from functools import partial
 from itertools import repeat
 from pathlib import Path
 
-from hostile_files import false_png
+from hostile_files import false_png, slow_to_decode
 
-HEAD = "POST /v1/segment HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n"
+HEAD = "POST /v1/segment HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n"
 PIECE = bytes(2**16)
 
 
@@ -32,7 +32,7 @@ def pieces() -> Iterator[bytes]:
 
 def chunked() -> Iterator[bytes]:
     """About 100 MB of which the head does not say how much it is."""
-    yield b"POST /v1/segment HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    yield b"POST /v1/segment HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     for piece in pieces():
         yield b"%x\r\n%b\r\n" % (len(piece), piece)
     yield b"0\r\n\r\n"
@@ -71,6 +71,7 @@ async def come(arguments: argparse.Namespace) -> None:
         flood,
         chunked,
         lambda: [request(other)],
+        *(partial(lambda body: [request(body)], body) for body in slow_to_decode()),
     )
     slow = [HEAD.format(5000).encode() + b"abc"]
     post = partial(send, arguments.port)

@@ -4,15 +4,17 @@ import glob
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from paumer.classes import IGNORE, ClassSet, Colour, distinct_colours
 from paumer.data.folders import Code, FolderDataset, find_images, near, pair_files, subfolder
 from paumer.data.images import SUFFIXES
 from paumer.data.samples import SPLITS
+from paumer.untrusted import quoted, shorten
+from paumer.yaml_file import read_yaml
 
 # How people mark a mask that lies under the name of its image.
 _ENDINGS = ("_mask", "_masks", "_label", "_labels", "_gt", "_seg")
+
+_LONGEST_PATH, _LONGEST_NAME = 4096, 200
 
 Plan = dict[Any, Any]
 
@@ -26,9 +28,9 @@ def open_yaml(file: Path, split: str) -> FolderDataset:
     try:
         class_set, code = _classes(plan)
         paths = {f"{split}.{part}": _path(plan, split, part) for part in ("images", "masks")}
-    except ValueError as error:
-        raise ValueError(f'"{file}": {error}') from error
-    base = file.parent / Path(plan.get("path", ".")).expanduser()
+        base = file.parent / Path(plan.get("path", ".")).expanduser()
+    except (ValueError, RuntimeError) as error:  # The latter of a home that is not known.
+        raise ValueError(f'"{file}": {shorten(str(error))}') from error
     images, masks = (_find(base, path, file, key) for key, path in paths.items())
     # A pattern for the images may take in the masks.
     mask_files = {path for several in masks.values() for path in several}
@@ -46,25 +48,8 @@ def yaml_splits(file: Path) -> tuple[str, ...]:
     return tuple(split for split in SPLITS if split in plan)
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """Refuses a key that is written twice, of which YAML would keep the last in silence."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen:
-                line = key.start_mark.line + 1
-                raise yaml.YAMLError(f'"{key.value}" is written twice (line {line})')
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
 def _read(file: Path) -> Plan:
-    try:
-        plan = yaml.load(file.read_text("utf-8"), _StrictLoader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        what = " ".join(str(error).split())
-        raise ValueError(f'"{file}" is not valid YAML: {what}') from error
+    plan = read_yaml(file, most=2**24)  # Lists may be long.
     if not isinstance(plan, dict):
         raise ValueError(f'"{file}" holds no description of data: it needs train, val and classes')
     _check_keys(plan, (*SPLITS, "path", "classes", "ignore", "map", "rgb_masks"), f'"{file}": ')
@@ -72,13 +57,13 @@ def _read(file: Path) -> Plan:
 
 
 def _wrong(key: str, given: Any, must: str) -> ValueError:
-    return ValueError(f"{key} is {given!r}, and {must}")
+    return ValueError(f"{key} is {quoted(given)}, and {must}")
 
 
 def _check_keys(plan: Plan, known: tuple[str, ...], start: str = "", where: str = "") -> None:
     for key in plan:
         if key not in known:
-            what = f'"{where}{key}" is unknown{near(str(key), known)}'
+            what = f'"{where}{shorten(str(key), 200)}" is unknown{near(str(key), known)}'
             raise ValueError(f"{start}{what}. Known are {', '.join(known)}")
 
 
@@ -90,9 +75,9 @@ def _path(plan: Plan, split: str, part: str) -> str:
         raise _wrong(split, folders, f"must name two folders, as in {example}")
     _check_keys(folders, ("images", "masks"), where=f"{split}.")
     path = folders.get(part)
-    if not isinstance(path, str) or not path:
+    if not isinstance(path, str) or not 1 <= len(path) <= _LONGEST_PATH:
         raise _wrong(f"{split}.{part}", path, "must be a folder or a glob")
-    if not isinstance(root, str):
+    if not isinstance(root, str) or len(root) > _LONGEST_PATH:
         raise _wrong("path", root, "must be a folder")
     return path
 
@@ -119,9 +104,10 @@ def _classes(plan: Plan) -> tuple[ClassSet, Code]:
     entries = _class_entries(plan.get("classes"))
     colours = list(distinct_colours(len(entries)))
     for i, (name, colour) in enumerate(entries):
-        if not isinstance(name, str) or not name:
+        if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_NAME:
             raise ValueError(
-                f"class {i} is called {name!r}, which is not a text. "
+                f"class {i} is called {quoted(name)}, which is not a text of 1 to {_LONGEST_NAME} "
+                f"letters. "
                 f"Put the name in quotes if it looks like something else to YAML"
             )
         if colour is not None:
@@ -161,18 +147,23 @@ def _id_meaning(plan: Plan, class_set: ClassSet) -> dict[int, int]:
     meaning = {}
     for value, label in given.items():
         index = class_set.names.index(label) if label in class_set.names else label
-        if type(value) is not int or type(index) is not int or not 0 <= index < len(class_set):
+        if not _is_id(value) or type(index) is not int or not 0 <= index < len(class_set):
             raise ValueError(
-                f"map says {value!r}: {label!r}, and must lead from an id in the masks "
+                f"map says {quoted(value)}: {quoted(label)}, and must lead from an id in the masks "
                 f"to a class, 0 to {len(class_set) - 1} or its name"
             )
         meaning[value] = index
     ignored = plan.get("ignore", [] if IGNORE in meaning else [IGNORE])
-    if not isinstance(ignored, list) or any(type(value) is not int for value in ignored):
+    if not isinstance(ignored, list) or not all(map(_is_id, ignored)):
         raise _wrong("ignore", ignored, "must be a list of ids, as in [255]")
     if twice := sorted(set(ignored) & set(meaning)):
-        raise ValueError(f"the ids {twice} are ignored and also stand for classes")
+        raise ValueError(f"the ids {quoted(twice)} are ignored and also stand for classes")
     return meaning | dict.fromkeys(ignored, IGNORE)
+
+
+def _is_id(value: object) -> bool:
+    """Whether masks can hold it: they come with up to 32 bits."""
+    return type(value) is int and -(2**31) <= value < 2**31
 
 
 def _colour_meaning(plan: Plan, class_set: ClassSet) -> dict[Colour, int]:

@@ -13,7 +13,7 @@ from paumer.classes import ADE20K, CAMVID, CITYSCAPES, CITYSCAPES_TRAIN_IDS, IGN
 from paumer.data.data_yaml import open_yaml, yaml_splits
 from paumer.data.folders import Code, FolderDataset, find_images, near, pair_files, subfolder
 from paumer.data.samples import SPLITS, Dataset, Problem, Sample
-from paumer.scenes.scene import scene, scene_seeds
+from paumer.scenes.scene import check_size, scene, scene_seeds
 
 _SCENES = {"train": 2000, "val": 200, "test": 200}
 _SCENE_SIZE = (384, 288)
@@ -71,6 +71,7 @@ class SceneDataset:
     problems: tuple[Problem, ...] = ()
 
     def __init__(self, split: str, count: int, size: tuple[int, int] = _SCENE_SIZE) -> None:
+        check_size(size)
         self.name = "scenes" if size == _SCENE_SIZE else f"scenes@{size[0]}x{size[1]}"
         self.split = split
         self.size = size
@@ -196,7 +197,7 @@ def _exists(spec: str) -> bool:
 
 
 def _scenes(spec: str, split: str) -> SceneDataset:
-    match = re.fullmatch(r"scenes(?::(\d+))?(?:@(\d+)x(\d+))?", spec)
+    match = re.fullmatch(r"scenes(?::(\d{1,10}))?(?:@(\d{1,6})x(\d{1,6}))?", spec)
     if not match or match[1] == "0":
         raise ValueError(
             f'cannot make scenes from "{spec}": write scenes, scenes:COUNT or '

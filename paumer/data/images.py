@@ -4,6 +4,8 @@ Needs numpy and Pillow only, and changes none of Pillow's settings.
 """
 
 import os
+import stat
+import struct
 from io import BufferedReader, BytesIO
 from pathlib import Path
 
@@ -21,6 +23,9 @@ from PIL.WebPImagePlugin import WebPImageFile
 from paumer.drawing import Picture
 
 PIXEL_LIMIT = 8192 * 8192 * 2
+SIDE_LIMIT = 2**16
+THINNEST = 16
+"""A side counts as at least so many pixels: no patch of the network is smaller."""
 SUSPICIOUS = 2**22, 1000
 """An image of more pixels than this, and of more than so many for each byte of its file: a bomb.
 
@@ -54,17 +59,20 @@ class UnknownKindError(ValueError):
     """The file is not an image of a kind that can be read."""
 
 
-class TooManyPixelsError(ValueError):
-    """The image has more pixels than are read; known from its header, before decoding."""
+class TooLargeError(ValueError):
+    """The image is larger than is read; known from its header, before decoding."""
 
 
-def read_image(source: str | Path | bytes, most: int = PIXEL_LIMIT) -> Picture:
+def read_image(
+    source: str | Path | bytes, most: int = PIXEL_LIMIT, longest: int = SIDE_LIMIT
+) -> Picture:
     """The image as uint8 RGB (h w 3), upright; of a moving image the first frame.
 
-    Alpha is dropped, 16 bits become 8. A file that is not an image, is damaged, is a bomb or has
-    more than ``most`` pixels is a ValueError that names it. Bytes are the content of a file.
+    Alpha is dropped, 16 bits become 8. A file that is not an image, is damaged, is a bomb, has more
+    than ``most`` pixels or a side above ``longest`` is a ValueError that names it. Bytes are the
+    content of a file.
     """
-    return _to_rgb(_upright(_load(source, most, SUSPICIOUS)[0]), _name(source))
+    return _to_rgb(_upright(_load(source, (most, longest), SUSPICIOUS)[0]), _name(source))
 
 
 def read_folder(folder: Path, most: int) -> list[Picture]:
@@ -106,21 +114,36 @@ def _name(source: str | Path | bytes) -> str:
 
 
 def _load(
-    source: str | Path | bytes, most: int = PIXEL_LIMIT, suspicious: tuple[int, int] | None = None
+    source: str | Path | bytes,
+    limits: tuple[int, int] = (PIXEL_LIMIT, SIDE_LIMIT),
+    suspicious: tuple[int, int] | None = None,
 ) -> tuple[Image.Image, int]:
     """The decoded image in the mode it was stored in, and what `_grey_step` says of it."""
     name = _name(source)
     try:
-        with BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
-            return _decode(file, name, most, suspicious)
+        with BytesIO(source) if isinstance(source, bytes) else open_file(source) as file:
+            return _decode(file, name, limits, suspicious)
     except FileNotFoundError:
         raise FileNotFoundError(f'"{name}" does not exist') from None
     except OSError as error:
         raise ValueError(f'cannot read "{name}": {error.strerror or error}') from error
 
 
+def open_file(path: str | Path) -> BufferedReader:
+    """A file to read from; a pipe, a device or a folder is an OSError, without waiting for it."""
+    # Opening a pipe would wait until somebody writes to it.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError("it is not a file")
+    return open(handle, "rb")
+
+
 def _decode(
-    file: BufferedReader | BytesIO, name: str, most: int, suspicious: tuple[int, int] | None
+    file: BufferedReader | BytesIO,
+    name: str,
+    limits: tuple[int, int],
+    suspicious: tuple[int, int] | None,
 ) -> tuple[Image.Image, int]:
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
@@ -136,26 +159,85 @@ def _decode(
         )
     # Damaged files make decoders raise almost anything, and every one of them means the same.
     try:
+        if reader is TiffImageFile:
+            _check_tiff(file, size)
+            file.seek(0)
         image = reader(file, name)
     except Exception as error:
         raise ValueError(f'cannot read "{name}": its header is damaged ({error})') from error
-    width, height = image.size
-    if width * height > most:
-        raise TooManyPixelsError(
-            f'cannot read "{name}": {width}x{height} is {width * height:,} pixels, '
-            f"and at most {most:,} are read"
-        )
-    if suspicious is not None and width * height > max(suspicious[0], suspicious[1] * size):
-        raise TooManyPixelsError(
-            f'cannot read "{name}": {width}x{height} pixels in {size:,} bytes is a decompression '
-            f"bomb or a damaged header"
-        )
+    _check_size(image.size, size, name, limits, suspicious)
     step = _grey_step(image)
     try:
         image.load()
+    except MemoryError:
+        raise
     except Exception as error:
         raise ValueError(f'cannot read "{name}": it is damaged or cut short ({error})') from error
     return image, step
+
+
+def _check_size(
+    shape: tuple[int, int],
+    size: int,
+    name: str,
+    limits: tuple[int, int],
+    suspicious: tuple[int, int] | None,
+) -> None:
+    """Raise if a header promises more than is read, or more than so many bytes can hold."""
+    (width, height), (most, longest) = shape, limits
+    pixels = max(width, THINNEST) * max(height, THINNEST)
+    if pixels > most:
+        counted = "counts as" if min(shape) < THINNEST else "is"
+        raise TooLargeError(
+            f'cannot read "{name}": {width}x{height} {counted} {pixels:,} pixels, '
+            f"and at most {most:,} are read"
+        )
+    if max(shape) > longest:
+        raise TooLargeError(
+            f'cannot read "{name}": {width}x{height} has a side above {longest:,} pixels'
+        )
+    if suspicious is not None and width * height > max(suspicious[0], suspicious[1] * size):
+        raise TooLargeError(
+            f'cannot read "{name}": {width}x{height} pixels in {size:,} bytes is a decompression '
+            f"bomb or a damaged header"
+        )
+
+
+# Tags of a TIFF file: where strips or tiles lie, and how long each is.
+_LISTS = {273: "strips", 279: "strips", 324: "tiles", 325: "tiles"}
+_WIDTH, _HEIGHT, _SAMPLES, _TILE_WIDTH, _TILE_HEIGHT = 256, 257, 277, 322, 323
+_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}
+
+
+def _check_tiff(file: BufferedReader | BytesIO, size: int) -> None:
+    """Raise if the first directory of a TIFF file asks for memory that its image cannot need.
+
+    Pillow reads all lists and allocates a tile before it compares them with the image.
+    """
+    order = "<" if file.read(2) == b"II" else ">"
+    file.seek(struct.unpack(order + "2xI", file.read(6))[0])
+    (entries,) = struct.unpack(order + "H", file.read(2))
+    found: dict[int, tuple[int, int]] = {}
+    listed = 0
+    for _ in range(entries):
+        tag, kind, count, value = struct.unpack(order + "HHI4s", file.read(12))
+        short = kind == 3 and count == 1
+        number = struct.unpack(order + ("H2x" if short else "I"), value)[0]
+        found[tag] = count, number
+        listed += count * _BYTES.get(kind, 1)
+    if listed > size:
+        raise ValueError(f"its tags need {listed:,} bytes, and the file has {size:,}")
+    values = {tag: number for tag, (_, number) in found.items()}
+    width, height, samples = values.get(_WIDTH, 0), values.get(_HEIGHT, 0), values.get(_SAMPLES, 1)
+    across, down = values.get(_TILE_WIDTH, width), values.get(_TILE_HEIGHT, height)
+    if across * down > 4 * max(width, 256) * max(height, 256):
+        raise ValueError(f"its tiles are {across}x{down} and the image {width}x{height}")
+    width, height = min(width, SIDE_LIMIT), min(height, SIDE_LIMIT)
+    most = {"strips": height, "tiles": (width // 16 + 1) * (height // 16 + 1)}
+    for tag, parts in _LISTS.items():
+        count, _ = found.get(tag, (0, 0))
+        if count > most[parts] * min(max(1, samples), 8):
+            raise ValueError(f"it has {count:,} {parts}, more than its image can have")
 
 
 def _grey_step(image: ImageFile.ImageFile) -> int:

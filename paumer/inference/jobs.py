@@ -1,7 +1,9 @@
 """Many images: read, segmented and written all at once, one broken one not stopping the rest."""
 
+import errno
 import hashlib
 import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -26,6 +28,9 @@ from paumer.model.directory import fingerprint
 from paumer.progress import Progress
 
 LINES_FILE = "predictions.jsonl"
+
+_DISK_FAILS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+"""Errors that the next image would meet too."""
 
 
 @dataclass
@@ -67,6 +72,10 @@ class Job:
         """Segment the images. Reading and writing happen in threads beside the network."""
         self.out.mkdir(parents=True, exist_ok=True)
         path = self.out / LINES_FILE
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise ValueError(
+                f'"{path}" is a link, a pipe or a folder, and must be a file of its own: remove it'
+            )
         lines = _read_lines(path)
         todo = [source for source in sources if not self._finished(source, lines)]
         outcome = Outcome(skipped=len(sources) - len(todo))
@@ -84,6 +93,9 @@ class Job:
 
         with path.open("a", encoding="utf-8") as file:
             for line in map_ahead(self._write, segmented(), threads=2, ahead=2 * size + 2):
+                if isinstance(line, str):
+                    outcome.broken.append(line)
+                    continue
                 file.write(json.dumps(line) + "\n")
                 file.flush()
                 outcome.written += 1
@@ -96,6 +108,7 @@ class Job:
         of it.
         """
         outcome, begin = Outcome(), time.perf_counter()
+        self._check_inside(source)
         out = self.out / f"{source.name}_overlay.mp4"
         with (
             VideoReader(source.path) as reader,
@@ -149,10 +162,26 @@ class Job:
         outcome.late += (lag or 0.0) + seconds > allowed * self.governor.target
         return results
 
-    def _write(self, segmented: tuple[Source, Segmentation]) -> dict[str, Any]:
-        """Write what is wanted of one image; its line in the list of finished ones."""
+    def _check_inside(self, source: Source) -> None:
+        """Raise if the results would lie outside the output folder, also behind links in it."""
+        folder = Path(os.path.realpath((self.out / f"{source.name}_").parent))
+        if not folder.is_relative_to(os.path.realpath(self.out)):
+            raise ValueError(f'its results would be written to "{folder}", outside "{self.out}"')
+
+    def _write(self, segmented: tuple[Source, Segmentation]) -> dict[str, Any] | str:
+        """Write what is wanted of one image; its line in the list of finished ones.
+
+        A sentence instead if it cannot be written; a disk that fails is an OSError.
+        """
         source, result = segmented
-        paths = result.save(self.out, source.name, self.kinds)
+        try:
+            self._check_inside(source)
+            paths = result.save(self.out, source.name, self.kinds)
+        except (ValueError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in _DISK_FAILS:
+                raise
+            reason = getattr(error, "strerror", None) or error
+            return f'cannot write the results of "{source.path}": {reason}'
         return {
             "image": str(source.path),
             "name": source.name,
@@ -205,7 +234,7 @@ def _read_lines(path: Path) -> dict[str, dict[str, Any]]:
         replace_file(path, whole)
     lines = {}
     for text in whole.decode("utf-8", errors="replace").splitlines():
-        with suppress(ValueError, TypeError, KeyError):
+        with suppress(ValueError, TypeError, KeyError, RecursionError):
             line = json.loads(text)
             lines[line["name"]] = line
     return lines

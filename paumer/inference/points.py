@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from paumer.measurement import Measurement
 from paumer.mode import check_runnable
 from paumer.model.directory import POINTS_FILE
 from paumer.model.segmenter import PausingSegmenter
+from paumer.untrusted import quoted, read_json, shorten
 
 
 def read_points(directory: Path, network: PausingSegmenter | None = None) -> dict[str, Measurement]:
@@ -22,32 +23,46 @@ def read_points(directory: Path, network: PausingSegmenter | None = None) -> dic
     points = {}
     for name, values in _read_values(directory).items():
         try:
+            check_point_name(name)
             point = Measurement.from_json(values)
+            _check_values(point)
             check_runnable(point.mode)
             if network is not None:
                 network.check(replace(point.mode, size=None))
             points[name] = point
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            file = directory / POINTS_FILE
-            warnings.warn(f'skipped operating point "{name}" of "{file}": {error}', stacklevel=2)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            file, reason = directory / POINTS_FILE, shorten(str(error))
+            message = f'skipped operating point "{shorten(name, 200)}" of "{file}": {reason}'
+            warnings.warn(message, stacklevel=2)
     return points
+
+
+def _check_values(point: Measurement) -> None:
+    """Raise unless each value is of its type, and each number finite and not negative."""
+    for item in fields(point):
+        value: Any = getattr(point, item.name)
+        kinds: Any = item.type
+        if item.type == float | None:
+            kinds = int | float | None
+        number = isinstance(value, int | float)
+        least = 1e-9 if item.name in ("images_per_second", "speed_up") else 0
+        if not isinstance(value, kinds) or (number and not least <= value <= 1e15):
+            raise ValueError(f"{item.name} cannot be {quoted(value)}")
 
 
 def _read_values(directory: Path) -> dict[str, Any]:
     """The operating points of a model directory as they stand in its file."""
     path = directory / POINTS_FILE
-    if not path.is_file():
-        return {}
-    try:
-        return dict(json.loads(path.read_text("utf-8")).items())
-    except (ValueError, AttributeError) as error:
-        raise ValueError(f'cannot read operating points "{path}": {error}') from error
+    return read_json(path) if path.exists() else {}
 
 
 def check_point_name(name: str) -> None:
     """Raise if an operating point of that name would hide a mode."""
-    if not name or name in ("none", "paper", "auto") or ":" in name:
-        raise ValueError(f'an operating point cannot be called "{name}": that means another thing')
+    first = next(iter(name.split()), "none")
+    if first in ("none", "paper", "auto") or ":" in name:
+        raise ValueError(
+            f'an operating point cannot be called "{shorten(name, 200)}": that means another thing'
+        )
 
 
 def write_points(directory: Path, points: Mapping[str, Measurement]) -> None:

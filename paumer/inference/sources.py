@@ -44,7 +44,7 @@ def find_sources(texts: Sequence[str | Path], leave_out: Path | None = None) -> 
 def _find(text: str) -> list[Source]:
     path = Path(text)
     if path.is_file():
-        return [Source(path, path.stem)]
+        return [Source(path, _name(Path(path.name)))]
     if path.is_dir():
         return _below(path, path.rglob("*"), f'no images or videos in "{text}"')
     if glob.has_magic(text):
@@ -59,7 +59,16 @@ def _below(root: Path, paths: Iterable[Path], complaint: str) -> list[Source]:
     files = sorted(p for p in paths if p.suffix.lower() in suffixes and p.is_file())
     if not files:
         raise FileNotFoundError(f"{complaint} (known are {', '.join(suffixes)})")
-    return [Source(p, p.relative_to(root).with_suffix("").as_posix()) for p in files]
+    return [Source(p, _name(p.relative_to(root))) for p in files]
+
+
+def _name(path: Path) -> str:
+    """The path without its suffix, of which it keeps what would be dots alone.
+
+    Below a pattern with ``..`` it is the file's name alone: results lie in their folder.
+    """
+    stem = path.stem if path.stem.strip(".") else path.name
+    return stem if ".." in path.parts else path.with_name(stem).as_posix()
 
 
 def _distinct(sources: Sequence[Source]) -> list[Source]:

@@ -10,7 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Self
+from itertools import pairwise
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -67,28 +68,84 @@ def anchors(side: int, window: int, stride: int) -> tuple[int, ...]:
     return (*range(0, last, stride), last)
 
 
-@lru_cache(maxsize=64)
-def blending(
-    starts: tuple[int, ...], window: int, cells: int, padded: int, side: int, size: int
-) -> Float[Tensor, "size columns"]:
-    """How rows of all windows' coarse cells, one window after the other, make rows of the image.
+Piece = tuple[Float[Tensor, "_ _"], slice]
+"""How some rows of an image are made of coarse rows, and of which."""
+
+
+Taps = tuple[Int[Tensor, " _"], Int[Tensor, " _"], Float[Tensor, " _"]]
+"""A sparse matrix: rows, which rise, columns and weights; equal places add up."""
+
+
+class Axis(NamedTuple):
+    """One side of an image, cut into windows that begin at ``starts``.
 
     Each window's ``cells`` cover ``padded`` pixels, of which the first ``window`` count. The
     windows cover ``side`` pixels, scaled to ``size`` at the end.
     """
-    enlarge = _linear(torch.eye(cells), padded)[:window]
+
+    starts: tuple[int, ...]
+    window: int
+    cells: int
+    padded: int
+    side: int
+    size: int
+
+
+@lru_cache(maxsize=64)
+def blending(axis: Axis, length: int, mirrored: bool = False) -> tuple[Piece, ...]:
+    """How rows of all windows' coarse cells, one window after the other, make rows of the image.
+
+    Each piece makes ``length`` rows, ``mirrored`` from the last one. A row needs few cells, and
+    only those are kept.
+    """
+    starts, window, cells, padded, side, size = axis
+    rows, columns, weights = (taps[: 2 * window] for taps in _linear(cells, padded))
     count = torch.zeros(side)
     for start in starts:
         count[start : start + window] += 1
-    blend = torch.zeros(side, len(starts) * cells)
-    for number, start in enumerate(starts):
-        rows = slice(start, start + window)
-        blend[rows, number * cells : (number + 1) * cells] = enlarge / count[rows, None]
-    return blend if side == size else _linear(blend, size)
+    rows = torch.cat([rows + start for start in starts])
+    columns = torch.cat([columns + number * cells for number in range(len(starts))])
+    weights = weights.repeat(len(starts)) / count[rows]
+    order = rows.argsort(stable=True)
+    rows, columns, weights = rows[order], columns[order], weights[order]
+    if side != size:
+        rows, columns, weights = _chain(_linear(side, size), (rows, columns, weights))
+    if mirrored:
+        rows, columns, weights = size - 1 - rows.flip(0), columns.flip(0), weights.flip(0)
+    ends = torch.searchsorted(rows, torch.arange(0, size + length, length)).tolist()
+    pieces = []
+    for top, (first, last) in zip(range(0, size, length), pairwise(ends), strict=True):
+        part = slice(first, last)
+        begin, end = int(columns[part].min()), int(columns[part].max()) + 1
+        piece = torch.zeros(min(length, size - top), end - begin)
+        index = rows[part] - top, columns[part] - begin
+        pieces.append((piece.index_put_(index, weights[part], True), slice(begin, end)))
+    return tuple(pieces)
 
 
-Pass = tuple[Float[Tensor, "classes _ _"], Float[Tensor, "h _"], Float[Tensor, "w _"]]
-"""Coarse logits of an image, and how their rows and columns make those of the image."""
+def _linear(before: int, after: int) -> Taps:
+    """How linear interpolation makes ``after`` values of ``before``: two taps for each."""
+    rows = torch.arange(after)
+    place = ((rows + 0.5) * (before / after) - 0.5).clamp(min=0)
+    first = place.long().clamp(max=before - 1)
+    weight = place - first
+    # Nothing is taken of a second one that does not exist.
+    second = torch.where(weight > 0, first + 1, first).clamp(max=before - 1)
+    columns, weights = torch.stack([first, second], 1), torch.stack([1 - weight, weight], 1)
+    return rows.repeat_interleave(2), columns.flatten(), weights.flatten()
+
+
+def _chain(outer: Taps, inner: Taps) -> Taps:
+    """The product of two sparse matrices."""
+    first = torch.searchsorted(inner[0], outer[1])
+    many = torch.searchsorted(inner[0], outer[1], right=True) - first
+    which = torch.arange(len(many)).repeat_interleave(many)
+    taken = first[which] + torch.arange(len(which)) - (many.cumsum(0) - many)[which]
+    return outer[0][which], inner[1][taken], outer[2][which] * inner[2][taken]
+
+
+Pass = tuple[Float[Tensor, "classes _ _"], Sequence[Piece], Sequence[Piece]]
+"""Coarse logits of an image, and how they make strips of its rows and of its columns."""
 
 
 def full_labels(passes: Sequence[Pass]) -> UInt8[Tensor, "h w"] | Int[Tensor, "h w"]:
@@ -96,34 +153,23 @@ def full_labels(passes: Sequence[Pass]) -> UInt8[Tensor, "h w"] | Int[Tensor, "h
 
     Of several passes of one image, at other scales or mirrored, the probabilities are averaged.
     """
-    coarse, down, across = passes[0]
-    classes, height, width = len(coarse), len(down), len(across)
+    classes, (_, down, across) = len(passes[0][0]), passes[0]
+    height, width = (sum(len(matrix) for matrix, _ in pieces) for pieces in (down, across))
     labels = torch.empty(height, width, dtype=torch.uint8 if classes <= 256 else torch.int32)
-    for left in range(0, width, TILE):
-        columns, tiles = slice(left, left + TILE), []
+    for number, left in enumerate(range(0, width, TILE)):
+        tiles = []
         for coarse, down, across in passes:  # Across first: there are few coarse rows.
-            matrix, used = _used_columns(across[columns])
+            matrix, used = across[number]
             tiles.append((coarse[:, :, used].permute(1, 0, 2) @ matrix.T, down))
-        for top in range(0, height, STRIP):
-            rows, strips = slice(top, top + STRIP), []
+        for place, top in enumerate(range(0, height, STRIP)):
+            strips = []
             for tile, down in tiles:
-                matrix, used = _used_columns(down[rows])
+                matrix, used = down[place]
                 logits = (matrix @ tile[used].flatten(1)).view(len(matrix), *tile.shape[1:])
                 strips.append(logits if len(tiles) == 1 else logits.softmax(1))
-            labels[rows, columns] = sum(strips[1:], strips[0]).max(1).indices
+            best = sum(strips[1:], strips[0]).max(1).indices
+            labels[top : top + STRIP, left : left + TILE] = best
     return labels
-
-
-def _linear(matrix: Float[Tensor, "n c"], size: int) -> Float[Tensor, "size c"]:
-    """The rows of a matrix resampled to ``size`` rows, as bilinear enlarging does."""
-    return F.interpolate(matrix.T[None], size=size, mode="linear")[0].T.contiguous()
-
-
-def _used_columns(matrix: Float[Tensor, "n c"]) -> tuple[Float[Tensor, "n u"], slice]:
-    """The matrix without the empty columns at both ends, and which columns are left."""
-    filled = matrix.any(0).nonzero()
-    used = slice(int(filled[0]), int(filled[-1]) + 1)
-    return matrix[:, used], used
 
 
 @dataclass(frozen=True)
@@ -182,14 +228,16 @@ class Geometry:
         (height, width), (down, across) = self.scaled, self.patch
         return down * self.size[0] / height, across * self.size[1] / width
 
-    def enlarge(self, logits: Mapping[Corner, Float[Tensor, "classes gh gw"]]) -> Pass:
+    def enlarge(
+        self, logits: Mapping[Corner, Float[Tensor, "classes gh gw"]], mirrored: bool = False
+    ) -> Pass:
         """The coarse logits of all windows, and how they make those of the image."""
         rows = [[logits[top, left] for left in self.starts[1]] for top in self.starts[0]]
         coarse, cells = torch.cat([torch.cat(row, 2) for row in rows], 1), rows[0][0].shape[1:]
         down, across = map(
-            blending, self.starts, self.window, cells, self.padded, self.scaled, self.size
+            Axis, self.starts, self.window, cells, self.padded, self.scaled, self.size
         )
-        return coarse, down, across
+        return coarse, blending(down, STRIP), blending(across, TILE, mirrored)
 
     def paste(self, grids: Mapping[Corner, Shaped[Tensor, "gh gw"]]) -> Shaped[Tensor, "_ _"]:
         """The windows' grids as one grid of the image; where they overlap the first counts."""
@@ -232,8 +280,7 @@ class Plan:
 
     def enlarge(self) -> Pass:
         """The coarse logits, and how they make those of the image as it came in."""
-        coarse, down, across = self.geometry.enlarge(self.logits)
-        return coarse, down, across.flip(0) if self.mirrored else across
+        return self.geometry.enlarge(self.logits, self.mirrored)
 
     def entropy(self) -> Float[np.ndarray, "gh gw"]:
         """The entropy of the final prediction on the image's coarse grid."""

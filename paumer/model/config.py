@@ -5,6 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
+from paumer.untrusted import quoted, shorten
+
+MOST_CLASSES = 10_000
+_LONGEST_NAME = 1000
 _REMOVED = ("rejoin", "aux_norm", "temperatures")
 """Entries of 0.1 that changed how a network runs."""
 
@@ -37,11 +41,20 @@ class ModelConfig:
     context: bool = False
 
     def __post_init__(self) -> None:
-        for name in (self.backbone, self.decoder, self.position_resize, *_listed(self.classes)):
-            if not isinstance(name, str):
-                raise ValueError(f"{name!r} is not a name")
-        if not self.classes:
-            raise ValueError("classes needs at least one name")
+        if not isinstance(self.decoder_options, Mapping):
+            raise ValueError(
+                f"decoder_options {quoted(self.decoder_options)} are not named numbers"
+            )
+        names = (*_listed(self.classes), self.backbone, self.decoder, self.position_resize)
+        for name in (*names, *self.decoder_options):
+            if not isinstance(name, str) or len(name) > _LONGEST_NAME:
+                raise ValueError(
+                    f"{quoted(name)} is not a name: give at most {_LONGEST_NAME} letters"
+                )
+        if not 1 <= len(self.classes) <= MOST_CLASSES:
+            raise ValueError(
+                f"{len(self.classes)} classes are out of range: give from 1 to {MOST_CLASSES} names"
+            )
         name, count = Counter(self.classes).most_common(1)[0]
         if count > 1:
             raise ValueError(f'{count} classes are called "{name}": give each its own name')
@@ -55,13 +68,11 @@ class ModelConfig:
             if (side := getattr(self, name)) is not None:
                 _check_numbers(name, [side], 1, (1, _LARGEST), int)
         if not isinstance(self.context, bool):
-            raise ValueError(f"context: {self.context!r} is not true or false")
+            raise ValueError(f"context: {quoted(self.context)} is not true or false")
         for colour in _listed(self.colours):
             _check_numbers("colours", colour, 3, (0, 255), int)
         if self.colours and len(self.colours) != len(self.classes):
             raise ValueError(f"{len(self.colours)} colours for {len(self.classes)} classes")
-        if not isinstance(self.decoder_options, Mapping):
-            raise ValueError(f"decoder_options {self.decoder_options!r} are not named numbers")
         for name, number in self.decoder_options.items():
             _check_numbers(name, [number], 1, (0, 64 if name == "depth" else _LARGEST))
 
@@ -76,7 +87,7 @@ class ModelConfig:
                 )
         known = {item.name for item in fields(cls)}
         if unknown := sorted(set(values) - known - {"format", *_REMOVED}):
-            raise ValueError(f"unknown entries: {', '.join(unknown)}")
+            raise ValueError(f"unknown entries: {shorten(', '.join(unknown), 200)}")
         if missing := sorted({"backbone", "decoder", "classes", "image_size"} - set(values)):
             raise ValueError(f"missing entries: {', '.join(missing)}")
         return cls(**{key: _frozen(value) for key, value in values.items() if key in known})
@@ -91,7 +102,7 @@ class ModelConfig:
 
 def _listed(values: Any) -> Sequence[Any]:
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise ValueError(f"{values!r} is not a list")
+        raise ValueError(f"{quoted(values)} is not a list")
     return values
 
 
@@ -100,9 +111,10 @@ def _check_numbers(
 ) -> None:
     for value in _listed(values):
         if isinstance(value, bool) or not isinstance(value, kind):
-            raise ValueError(f"{name}: {value!r} is not a {'whole ' if kind is int else ''}number")
+            whole = "whole " if kind is int else ""
+            raise ValueError(f"{name}: {quoted(value)} is not a {whole}number")
         if not limits[0] <= value <= limits[1]:
-            raise ValueError(f"{name}: {value} is out of range, {limits[0]} to {limits[1]}")
+            raise ValueError(f"{name}: {quoted(value)} is out of range, {limits[0]} to {limits[1]}")
     if len(values) != count:
         raise ValueError(f"{name} needs {count} numbers, not {len(values)}")
 

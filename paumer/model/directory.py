@@ -6,6 +6,7 @@ Nothing here knows a network class, and nothing here reads a pickle.
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from paumer.disk import new_beside, sync
 from paumer.model.config import ModelConfig
+from paumer.untrusted import read_json, shorten
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -37,8 +39,7 @@ def save_model(directory: Path, config: ModelConfig, tensors: Mapping[str, Tenso
     all of them or none if something fails, and a model card or other files already there stay.
     """
     with new_beside(directory) as new:
-        contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-        save_file(contiguous, new / WEIGHTS_FILE, metadata={"format": "pt"})
+        _save_tensors(new / WEIGHTS_FILE, tensors)
         (new / CONFIG_FILE).write_text(json.dumps(config.to_json(), indent=2) + "\n", "utf-8")
         if not (directory / CARD_FILE).exists():
             (new / CARD_FILE).write_text(_model_card(config), "utf-8")
@@ -50,6 +51,20 @@ def save_model(directory: Path, config: ModelConfig, tensors: Mapping[str, Tenso
         else:
             new.rename(directory)
         sync(new.parent)
+
+
+def _save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors to a new file; a disk that fails is an OSError."""
+    path.touch()
+    mode = path.stat().st_mode  # As the umask says, where safetensors lets nobody else read.
+    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    try:
+        save_file(contiguous, path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        if code := re.search(r"\(os error (\d+)\)", str(error)):
+            raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
+        raise OSError(f'cannot write "{path.name}": {error}') from error
+    path.chmod(mode)
 
 
 def _move_files(new: Path, directory: Path) -> None:
@@ -132,17 +147,16 @@ def load_model(directory: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
             raise FileNotFoundError(
                 f'"{directory}" is not a model directory: {name} is missing{hint}'
             )
+    values = read_json(directory / CONFIG_FILE)
     try:
-        values = json.loads((directory / CONFIG_FILE).read_text("utf-8"))
-        if not isinstance(values, dict):
-            raise ValueError("not a JSON object")
         config = ModelConfig.from_json(values)
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise ValueError(f'cannot read "{directory / CONFIG_FILE}": {error}') from error
     try:
         return config, load_file(directory / WEIGHTS_FILE)
     except (SafetensorError, OSError, ValueError) as error:
-        raise ValueError(f'cannot read "{directory / WEIGHTS_FILE}": {error}') from error
+        reason = shorten(str(error))
+        raise ValueError(f'cannot read "{directory / WEIGHTS_FILE}": {reason}') from error
 
 
 def load_tensors(
@@ -162,9 +176,16 @@ def load_tensors(
         for key in expected
         if key in tensors and tensors[key].shape != expected[key].shape
     ]
+    types = [
+        f"{key} is {tensor.dtype}, expected {wanted.dtype}"
+        for key, wanted in expected.items()
+        if (tensor := tensors.get(key, wanted)).is_floating_point() != wanted.is_floating_point()
+    ]
+    titles = {"missing": missing, "not known": surplus, "wrong shape": shapes, "wrong type": types}
     problems = [
-        f"{title}: {', '.join(keys[:5])}{f' and {len(keys) - 5} more' if len(keys) > 5 else ''}"
-        for title, keys in (("missing", missing), ("not known", surplus), ("wrong shape", shapes))
+        f"{title}: {shorten(', '.join(keys[:5]))}"
+        + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
+        for title, keys in titles.items()
         if keys
     ]
     if problems:

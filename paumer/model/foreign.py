@@ -6,17 +6,19 @@ so that code in them never runs.
 
 import pickle
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
 from paumer.classes import ADE20K, CITYSCAPES
-from paumer.model.config import ModelConfig
+from paumer.model.config import MOST_CLASSES, ModelConfig
+from paumer.untrusted import quoted, shorten
+from paumer.yaml_file import read_yaml
 
 
 @dataclass(frozen=True)
@@ -71,16 +73,31 @@ def read_checkpoint(path: Path) -> Imported:
     try:
         if isinstance(content.get("model"), Mapping):
             variant = _read_variant(path.with_name("variant.yml"))
+            _check_tensors(content["model"], path.stat().st_size)
             return _read_rstrudel(content["model"], variant)
         if isinstance(content.get("state_dict"), Mapping):
             meta = content.get("meta")
+            _check_tensors(content["state_dict"], path.stat().st_size)
             return _read_mmseg(content["state_dict"], meta if isinstance(meta, Mapping) else {})
-    except (AttributeError, IndexError, TypeError, ValueError) as error:
-        raise ValueError(f'cannot import "{path}": {error}') from error
+    except (ArithmeticError, AttributeError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f'cannot import "{path}": {shorten(str(error))}') from error
     raise ValueError(
         f'"{path}" is neither a rstrudel/segmenter checkpoint (entry "model") nor one of '
-        f'mmsegmentation (entry "state_dict"); its entries are {", ".join(map(str, content))}'
+        f'mmsegmentation (entry "state_dict"); its entries are {quoted(list(content))}'
     )
+
+
+def _check_tensors(state: Mapping[str, Tensor], size: int) -> None:
+    """Raise for what is not a tensor, or says it holds more than a file of ``size`` bytes can."""
+    for key, tensor in state.items():
+        if not isinstance(key, str) or not isinstance(tensor, Tensor):
+            raise ValueError(f"{quoted(key)} is not a tensor")
+        if tensor.layout != torch.strided or tensor.is_meta:
+            raise ValueError(f"{quoted(key)} is not a plain tensor")
+        # Tensors whose values are repeated in memory only say that they are large.
+        if not tensor.numel() or tensor.numel() * tensor.element_size() > size or tensor.dim() > 4:
+            what = f"{quoted(key)} of shape {quoted(tuple(tensor.shape))}"
+            raise ValueError(f"{what} cannot be the weights in a file of {size} bytes")
 
 
 def _read_rstrudel(state: Mapping[str, Tensor], variant: Mapping[str, Any]) -> Imported:
@@ -88,9 +105,9 @@ def _read_rstrudel(state: Mapping[str, Tensor], variant: Mapping[str, Any]) -> I
     tensors, unused = _rename(state)
     for name in ("decoder.project_patches.weight", "decoder.project_classes.weight"):
         if name in tensors:  # Used as x @ P there, as a linear layer here.
-            tensors[name] = tensors[name].T.contiguous()
+            tensors[name] = tensors[name].transpose(0, 1)
     options = net.get("decoder", {})
-    dataset = str(variant.get("dataset_kwargs", {}).get("dataset", ""))
+    dataset = variant.get("dataset_kwargs", {}).get("dataset", "")
     names = {"ade20k": ADE20K.names, "cityscapes": CITYSCAPES.names}.get(dataset, ())
     settings: dict[str, Any] = {"norm_eps": 1e-5, "position_resize": "bilinear"}
     if net.get("normalization") == "deit":
@@ -104,7 +121,7 @@ def _read_rstrudel(state: Mapping[str, Tensor], variant: Mapping[str, Any]) -> I
     stated = options.get("n_layers")
     if config.decoder == "mask" and stated not in (None, config.decoder_options["depth"]):
         raise ValueError(
-            f"variant.yml says the decoder has {stated} layers, "
+            f"variant.yml says the decoder has {quoted(stated)} layers, "
             f"the checkpoint holds {config.decoder_options['depth']}"
         )
     return Imported("rstrudel/segmenter", config, tensors, unused)
@@ -119,7 +136,8 @@ def _read_mmseg(state: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Importe
     dataset = meta.get("dataset_meta")
     names = dataset.get("classes", ()) if isinstance(dataset, Mapping) else meta.get("CLASSES", ())
     settings = {"norm_eps": 1e-6, "position_resize": "bicubic"}
-    config = _config(tensors, tuple(map(str, names or ())), 0.0, (), settings)
+    names = tuple(name for name in names or () if isinstance(name, str))
+    config = _config(tensors, names, 0.0, (), settings)
     return Imported("mmsegmentation", config, tensors, unused)
 
 
@@ -145,8 +163,10 @@ def _config(
     side = round(patches**0.5) * patch
     size = (image_size[0], image_size[1]) if len(image_size) == 2 else (side, side)
     if size[0] // patch * (size[1] // patch) != patches:
-        raise ValueError(f"it has {patches} positions, which do not fit an image of {size}")
+        raise ValueError(f"it has {patches} positions, which do not fit an image of {quoted(size)}")
     classes = head.shape[1] if masks else head.shape[0]
+    if classes > MOST_CLASSES:
+        raise ValueError(f"it has {classes} classes, and at most {MOST_CLASSES} are read")
     if not len(names) == len(set(names)) == classes:
         names = tuple(f"class {i}" for i in range(classes))
     depth = len({key.split(".")[2] for key in tensors if key.startswith("decoder.blocks.")})
@@ -165,8 +185,6 @@ def _rename(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, 
     tensors: dict[str, Tensor] = {}
     unused: list[str] = []
     for key, tensor in state.items():
-        if not isinstance(tensor, Tensor):
-            raise ValueError(f"{key!r} is not a tensor")
         name = key
         for pattern, replacement in _NAMES:
             name = re.sub(f"^{pattern}", replacement, name)
@@ -184,11 +202,7 @@ def _read_variant(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(
             f'"{path}" is missing: a rstrudel/segmenter checkpoint needs it beside it'
         )
-    try:
-        # Its tuples stand under a Python tag; lists will do.
-        content = yaml.safe_load(path.read_text("utf-8").replace("!!python/tuple", ""))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f'cannot read "{path}": {error}') from error
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise ValueError(f'"{path}" does not hold settings')
     return content
@@ -198,15 +212,22 @@ def _load_pickle(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f'no checkpoint at "{path}"')
     try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
+                    raise ValueError("it is compressed, which no checkpoint of torch is")
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        reason = str(error).split("WeightsUnpickler error: ")[-1].split("\n")[0]
+        found = re.search(r"GLOBAL ([\w.]+)", str(error))
+        more = f", such as {shorten(found[1], 200)}" if found else ""
         raise ValueError(
-            f'"{path}" holds more than tensors and plain values ({reason}); '
+            f'"{path}" is damaged or holds more than tensors and plain values{more}; '
             f"such a pickle could run code, so nothing of it was loaded"
         ) from error
     except Exception as error:  # There is no saying what a damaged pickle raises.
-        raise ValueError(f'cannot read checkpoint "{path}": {error}') from error
+        advice = "weights_only" in str(error)  # To load it whatever it does.
+        reason = "it is not a file of weights" if advice else shorten(str(error))
+        raise ValueError(f'cannot read checkpoint "{path}": {reason}') from error
     if not isinstance(content, Mapping):
         raise ValueError(f'"{path}" holds a {type(content).__name__}, not a checkpoint')
     return content

@@ -12,6 +12,7 @@ from paumer.scenes.street import Numbers, between, offset, pick
 
 _SPLIT_STARTS = {"train": 0, "val": 1_000_000_000, "test": 2_000_000_000}
 _SPLIT_ROOM = 1_000_000_000
+_LEAST_SIDE, _MOST_PIXELS = 16, 2**25  # So large a scene takes 1.7 GB of memory.
 
 
 def scene_seeds(split: str, count: int) -> range:
@@ -24,6 +25,16 @@ def scene_seeds(split: str, count: int) -> range:
     return range(start, start + count)
 
 
+def check_size(size: tuple[int, int]) -> None:
+    """Raise unless a scene can have that width and height."""
+    width, height = size
+    if min(size) < _LEAST_SIDE or width * height > _MOST_PIXELS:
+        raise ValueError(
+            f"cannot make a {width}x{height} scene: both sides are {_LEAST_SIDE} or more, "
+            f"and at most {_MOST_PIXELS:,} pixels are drawn"
+        )
+
+
 def scene(
     seed: int, size: tuple[int, int] = (384, 288)
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -33,12 +44,10 @@ def scene(
     """
     if seed < 0:
         raise ValueError(f"cannot make a scene from seed {seed}: seeds are 0 or more")
-    width, height = size
-    if width < 16 or height < 16:
-        raise ValueError(f"cannot make a {width}x{height} scene: both sides are 16 or more")
+    check_size(size)
     numbers = random(seed)
     weather, light = _day(numbers)
-    camera = _camera(numbers, width, height)
+    camera = _camera(numbers, *size)
     street = lay_out_street(numbers, light)
     canvas = Canvas(camera, light)
     draw_sky(canvas, weather)

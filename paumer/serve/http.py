@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from time import perf_counter
@@ -20,30 +20,30 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paumer import __version__
-from paumer.data.images import TooManyPixelsError, UnknownKindError, read_image
+from paumer.data.images import TooLargeError, UnknownKindError
+from paumer.data.isolated import Decoder, DecodingLimitError, DecodingLimits
+from paumer.drawing import Picture
 from paumer.scenes.scene import scene, scene_seeds
 from paumer.serve import answers
 from paumer.serve.batcher import BusyError, Done
+from paumer.serve.guard import LOOPBACK, Guard
 from paumer.serve.openapi import SEGMENT, listing
 from paumer.serve.service import Service
 
 PAGE = Path(__file__).parent / "page"
 SCENES = 6
+QUICK, QUICK_PER_BYTE, QUICK_LANES, SLOW_IMAGES = 0.05, 3e-8, 4, 8
+"""CPU seconds that decoding may take at first, and more for each byte of the file; in so many
+processes; and how many images may wait that take longer."""
 
-_HEADERS = {
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "content-security-policy": "default-src 'self'; img-src 'self' data: blob:; "
-    "frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
-}
 _CLOSE = {"connection": "close"}
 _REFUSALS: dict[type[Exception], tuple[int, str]] = {
     BusyError: (429, "busy"),
     UnknownKindError: (415, "kind"),
-    TooManyPixelsError: (413, "large"),
+    TooLargeError: (413, "large"),
+    DecodingLimitError: (422, "decoding"),
     ValueError: (400, "wrong"),
 }
 """Statuses and reasons, the first that applies."""
@@ -52,17 +52,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What clients may send: bytes of a body, pixels of an image, seconds to send it in.
+    """What clients may send: bytes of a body, seconds to send it in, pixels and sides of an image.
 
-    ``held_bytes`` bounds the bodies of all clients together, ``drain`` the seconds that accepted
-    requests have when the service ends.
+    Decoding may take ``decode_seconds`` of CPU time and ``decode_bytes``; ``held_bytes`` bounds the
+    bodies of all clients together, ``drain`` the seconds that accepted requests have when the
+    service ends. ``hosts`` are the names that it answers for.
     """
 
     body_bytes: int = 20 * 2**20
-    pixels: int = 4 * 2**20
     seconds: float = 10.0
+    pixels: int = 4 * 2**20
+    side: int = 2**14
+    decode_seconds: float = 5.0
+    decode_bytes: int = 256 * 2**20
     held_bytes: int = 256 * 2**20
     drain: float = 30.0
+    hosts: tuple[str, ...] = LOOPBACK
 
 
 class RefusedError(HTTPException):
@@ -86,7 +91,7 @@ def create_app(service: Service, limits: Limits) -> FastAPI:
         redoc_url=None,
         lifespan=endpoints.lifespan,
     )
-    app.add_middleware(_with_headers)
+    app.add_middleware(Guard, hosts=limits.hosts)
     app.add_exception_handler(HTTPException, _answer_error)
     app.post("/v1/segment", openapi_extra=SEGMENT, response_class=Response)(endpoints.segment)
     gets: dict[str, Callable[..., Awaitable[Response]]] = {
@@ -114,11 +119,18 @@ async def _send_file(file: Path, _: Request) -> Response:
 
 
 class Endpoints:
-    """What answers at each path; images are decoded and encoded in two threads."""
+    """What answers at each path; results are encoded in two threads.
+
+    Images are decoded in processes. Almost all need a few milliseconds; one that needs longer than
+    files of its length do starts again in a lane that gets what computing time is left over.
+    """
 
     def __init__(self, service: Service, limits: Limits) -> None:
         self.service, self.limits = service, limits
         self.held = 0  # Bytes of all bodies.
+        self.decoder = Decoder()
+        self.lanes = [ThreadPoolExecutor(QUICK_LANES, "quick"), ThreadPoolExecutor(1, "slow")]
+        self.slow = 0  # Images in the slow lane.
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -128,10 +140,14 @@ class Endpoints:
         yield
         ticking.cancel()
         await asyncio.to_thread(self.service.stop)
+        for lane in self.lanes:
+            lane.shutdown(wait=False, cancel_futures=True)
+        self.decoder.close()
 
     async def _tick(self) -> None:
         """Start the service, then let it look at its queue every second."""
         try:
+            await asyncio.to_thread(self.decoder.start)
             await asyncio.to_thread(self.service.start)
             while True:
                 await asyncio.sleep(1)
@@ -168,13 +184,42 @@ class Endpoints:
         begin = perf_counter()
         image_file, values = await _read_form(request, bytes(body))
         parameters = self.service.read(values)
-        image = await asyncio.to_thread(read_image, image_file, self.limits.pixels)
+        image = await self._decode(request, image_file)
         self.service.check_pixels(image, parameters, self.limits.pixels)
         done = await _unless_gone(request, self.service.submit(image, parameters))
         point = self.service.point_name(done.result.mode)
         answer = await asyncio.to_thread(self._answer, done, point, parameters.output, begin)
         self.service.watch.answered(point, perf_counter() - begin)
         return answer
+
+    async def _decode(self, request: Request, content: bytes) -> Picture:
+        """The image in a file's content."""
+        limits, loop = self.limits, asyncio.get_running_loop()
+        slow = DecodingLimits(
+            limits.decode_seconds,
+            4 * limits.decode_seconds,
+            limits.decode_bytes,
+            limits.pixels,
+            limits.side,
+            niceness=19,
+        )
+        seconds = min(QUICK + QUICK_PER_BYTE * len(content), limits.decode_seconds)
+        quick = replace(slow, seconds=seconds, niceness=5)
+        try:
+            return await loop.run_in_executor(self.lanes[0], self.decoder.read, content, quick)
+        except DecodingLimitError:
+            if quick.seconds == slow.seconds:
+                raise
+        if self.slow == SLOW_IMAGES:
+            text = "too many images that take long to decode: try again in 5 s"
+            raise RefusedError(429, "decoding", text, {"retry-after": "5"})
+        self.slow += 1
+        try:
+            if await request.is_disconnected():
+                raise ClientDisconnect
+            return await loop.run_in_executor(self.lanes[1], self.decoder.read, content, slow)
+        finally:
+            self.slow -= 1
 
     async def _receive(self, request: Request, body: bytearray) -> None:
         """Fill the body with what the client sends.
@@ -326,18 +371,3 @@ async def _answer_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     text = error.detail if isinstance(error, RefusedError) else error.detail.lower()
     return JSONResponse({"error": text}, error.status_code, headers=error.headers)
-
-
-def _with_headers(app: ASGIApp) -> ASGIApp:
-    """The application, whose answers forbid browsers to load anything from elsewhere."""
-    headers = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_more(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *headers]
-            await send(message)
-
-        await app(scope, receive, send_more)
-
-    return answer

@@ -1,7 +1,9 @@
 """The process of a service: it listens, drains on a signal, and drops silent clients."""
 
 import math
+import os
 import socket
+from threading import Timer
 from time import monotonic
 from types import FrameType
 from typing import Any
@@ -13,6 +15,7 @@ from paumer.memory import give_back_memory
 from paumer.serve.http import Limits, create_app
 from paumer.serve.service import Service
 
+_GRACE = 5  # Seconds in which everything ends that should.
 _IDLE_TICKS = 50  # Of a tenth of a second: long enough not to happen between two requests.
 
 
@@ -38,26 +41,38 @@ def run(service: Service, at: socket.socket, limits: Limits) -> None:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=math.ceil(limits.seconds),
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=_GRACE - 2,
     )
-    _Server(config, service, limits.drain).run(sockets=[at])
+    server = _Server(config, service, limits.drain)
+    try:
+        server.run(sockets=[at])
+    finally:
+        server.deadline.cancel()
     if service.failure:
         raise service.failure
 
 
 class _Server(uvicorn.Server):
-    """Finishes accepted requests on the first signal, ends at once on the second."""
+    """Finishes accepted requests on the first signal, ends at once on the second.
+
+    Whatever still runs some seconds after it should have ended, the process ends.
+    """
 
     def __init__(self, config: uvicorn.Config, service: Service, drain: float) -> None:
         super().__init__(config)
         self.service, self.drain = service, drain
         self.until = math.inf
         self.done, self.idle_ticks = 0, 0
+        self.deadline = Timer(0, os._exit, (1,))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.should_exit = self.service.draining
         self.service.draining = True
         self.until = min(self.until, monotonic() + self.drain)
+        self.deadline.cancel()
+        self.deadline = Timer(_GRACE + (0 if self.should_exit else self.drain), os._exit, (1,))
+        self.deadline.daemon = True
+        self.deadline.start()
 
     async def on_tick(self, counter: int) -> bool:
         watch = self.service.watch

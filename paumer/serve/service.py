@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from paumer.data.images import TooManyPixelsError
+from paumer.data.images import TooLargeError
 from paumer.drawing import Picture
 from paumer.inference.engines import TorchEngine
 from paumer.inference.predictor import Predictor
@@ -152,7 +152,7 @@ class Service:
             side = mode.size or self.predictor.config.short_side
             rows, columns = scaled_size((height, width), side)
             if rows * columns > limit:
-                raise TooManyPixelsError(
+                raise TooLargeError(
                     f'mode "{mode}" scales {width}x{height} to {columns}x{rows}, which is '
                     f"{rows * columns:,} pixels, and at most {limit:,} are taken"
                 )

@@ -23,13 +23,11 @@ def save_checkpoint(directory: Path, step: int, state: dict[str, object], keep: 
     tensors: dict[str, Tensor] = {}
     outline = _take_out(state, "", tensors)
     content = save(tensors, metadata={"step": str(step), "outline": json.dumps(outline)})
-    path = directory / f"step-{step:08d}{_SUFFIX}"
+    path = directory / _name(step)
     replace_file(path, content)
     for old in list_checkpoints(directory)[keep:]:
         if old != path:
             old.unlink(missing_ok=True)
-    for litter in directory.glob(f".*{_SUFFIX}.*.new"):
-        litter.unlink(missing_ok=True)
     return path
 
 
@@ -41,11 +39,9 @@ def load_checkpoint(directory: Path) -> tuple[int, dict[str, object]]:
     problems = []
     for path in list_checkpoints(directory):
         try:
-            with safe_open(path, "pt") as file:
-                header = file.metadata() or {}
-                return int(header["step"]), _put_back(json.loads(header["outline"]), file)
-        except (SafetensorError, OSError, ValueError, KeyError) as error:
-            problems.append(f"{path.name}: {error}")
+            return _read(path)
+        except UNREADABLE as error:
+            problems.append(f"{path.name}: {str(error) or type(error).__name__}")
     if problems:
         raise ValueError(
             f'no checkpoint in "{directory}" can be read ({"; ".join(problems)}): bring one back, '
@@ -54,9 +50,31 @@ def load_checkpoint(directory: Path) -> tuple[int, dict[str, object]]:
     raise FileNotFoundError(f'there is no checkpoint in "{directory}"')
 
 
+UNREADABLE = (SafetensorError, OSError, ValueError, TypeError, LookupError, RuntimeError)
+"""What reading a damaged or foreign checkpoint raises, or putting one where it does not fit."""
+
+
+def _read(path: Path) -> tuple[int, dict[str, object]]:
+    with safe_open(path, "pt") as file:
+        header = file.metadata() or {}
+        if not header.keys() >= {"step", "outline"}:
+            raise ValueError("it is not a checkpoint of a training run")
+        step, state = int(header["step"]), _put_back(json.loads(header["outline"]), file)
+    if path.name != _name(step):
+        raise ValueError(f"it says it is of step {step}")
+    if not isinstance(state, dict):
+        raise ValueError(f"it holds no state but {state!r:.40}")
+    return step, state
+
+
 def list_checkpoints(directory: Path) -> list[Path]:
     """Complete checkpoints, newest first."""
-    return sorted(directory.glob(f"step-*{_SUFFIX}"), reverse=True)
+    found = sorted(directory.glob(f"step-*{_SUFFIX}"), reverse=True)
+    return [path for path in found if path.is_file()]
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}{_SUFFIX}"
 
 
 def _take_out(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

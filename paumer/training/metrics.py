@@ -8,17 +8,24 @@ from paumer.disk import replace_file
 
 
 class MetricsFile:
-    """``metrics.csv``: rows by step. It is rewritten as a whole, so a kill leaves old or new."""
+    """``metrics.csv``: rows by step. It is rewritten as a whole, so a kill leaves old or new.
+
+    Written before each checkpoint and cut to the step of the one that is resumed from, it loses no
+    row and has none twice.
+    """
 
     def __init__(self, path: Path, until: int) -> None:
         self.path = path
         self.rows: dict[int, dict[str, str]] = {}
         if path.exists():
-            with path.open(newline="", encoding="utf-8") as file:
-                for row in csv.DictReader(file):
-                    step = int(row.pop("step"))
-                    if step <= until:
-                        self.rows[step] = {name: value for name, value in row.items() if value}
+            try:
+                rows = _read(path)
+            except (ValueError, csv.Error) as error:
+                raise ValueError(
+                    f'cannot read "{path}" ({error}): bring it back, or remove it to resume '
+                    f"without the rows so far"
+                ) from error
+            self.rows = {step: row for step, row in rows.items() if step <= until}
 
     def add(self, step: int, values: dict[str, float]) -> None:
         """Note values of a step; a row of the same step is extended."""
@@ -43,3 +50,24 @@ class MetricsFile:
                 steps.append(step)
                 values.append(float(value))
         return columns
+
+
+def _read(path: Path) -> dict[int, dict[str, str]]:
+    """The rows by their steps; raises for what ``write`` has not written."""
+    text = path.read_text("utf-8")
+    lines = csv.reader(io.StringIO(text), strict=True)
+    head, rows = next(lines, []), {}
+    if not text.endswith("\n") or head[:1] != ["step"] or len(set(head)) < len(head):
+        raise ValueError("its first line names no columns, or its last line is cut off")
+    for number, line in enumerate(lines, 2):
+        if len(line) != len(head):
+            raise ValueError(f"line {number} has {len(line)} columns and the first {len(head)}")
+        row = {name: value for name, value in zip(head, line, strict=True) if value}
+        try:
+            step, _ = int(row.pop("step")), [float(value) for value in row.values()]
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"line {number} holds something other than numbers") from error
+        if step in rows:
+            raise ValueError(f"line {number} is another row of step {step}")
+        rows[step] = row
+    return rows

@@ -3,7 +3,8 @@
 import difflib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from cyclopts import Parameter
 
@@ -136,7 +137,7 @@ def read_recipe(path: Path, extended_by: tuple[Path, ...] = ()) -> dict[str, obj
         raise ValueError(f"recipes extend each other in a circle: {chain}")
     if not path.is_file():
         raise FileNotFoundError(f'no recipe at "{path}"' + (f": {chain}" if extended_by else ""))
-    own = {str(name).replace("-", "_"): value for name, value in _read_yaml(path).items()}
+    own = {str(name).replace("-", "_"): value for name, value in _read_mapping(path).items()}
     parent = own.pop("extends", None)
     _check_names(own, path)
     if not isinstance(parent, str | None):
@@ -150,7 +151,7 @@ def read_options(directory: Path) -> TrainOptions:
     path = directory / "args.yaml"
     if not path.is_file():
         raise FileNotFoundError(f'"{directory}" is not a run directory: args.yaml is missing')
-    values = _read_yaml(path)
+    values = _read_mapping(path)
     if not values:
         raise ValueError(f'"{path}" holds no options: bring back what the run was started with')
     for name, default in REMOVED.items():
@@ -161,12 +162,44 @@ def read_options(directory: Path) -> TrainOptions:
             )
     values = {RENAMED.get(name, name): value for name, value in values.items()}
     _check_names(values, path)
-    for item in fields(TrainOptions):
-        value, numbers = values.get(item.name, item.default), (int, float, int | None, float | None)
-        if item.type in numbers and not isinstance(value, item.type | int | float):
-            raise ValueError(f'{item.name} is "{value}" in "{path}": give a number')
+    for name, kind in get_type_hints(TrainOptions).items():
+        if name in values and not _fits(values[name], kind):
+            given = str(values[name])[:60]
+            raise ValueError(f'{name} is "{given}" in "{path}": give {_in_words(kind)}')
     modes = values.get("val_mode", TrainOptions.val_mode)
     return TrainOptions(**{**values, "val_mode": tuple(modes), "out": directory})
+
+
+_WORDS = {
+    int: "a whole number",
+    float: "a number, such as 0.001",
+    bool: "true or false",
+    str: "a text",
+    Path: "a path",
+    NoneType: "null",
+}
+
+
+def _fits(value: object, kind: Any) -> bool:
+    """Whether a value from YAML is of an option's type."""
+    if get_origin(kind) is tuple:
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if parts := get_args(kind):
+        return any(_fits(value, part) for part in parts)
+    if kind is int:
+        return type(value) is int and abs(value) < 2**63
+    return type(value) in {float: (int, float), Path: (str,)}.get(kind, (kind,))
+
+
+def _in_words(kind: Any) -> str:
+    """What to give for an option of this type."""
+    if get_origin(kind) is tuple:
+        return "a list of texts"
+    if get_origin(kind) is Literal:
+        return ", ".join(get_args(kind))
+    return " or ".join(map(_in_words, get_args(kind))) or _WORDS[kind]
 
 
 def plain_options(options: TrainOptions) -> dict[str, object]:
@@ -174,19 +207,11 @@ def plain_options(options: TrainOptions) -> dict[str, object]:
     return {**asdict(options), "out": str(options.out), "val_mode": list(options.val_mode)}
 
 
-def _read_yaml(path: Path) -> dict[Any, Any]:
+def _read_mapping(path: Path) -> dict[Any, Any]:
     """The mapping in a YAML file; an empty file is an empty one."""
-    import yaml
+    from paumer.yaml_file import read_yaml
 
-    content = path.read_bytes()
-    try:
-        values = yaml.safe_load(content)
-    except yaml.reader.ReaderError as error:
-        line = content.count(b"\n", 0, error.position) + 1
-        raise ValueError(f'"{path}" is not valid YAML: line {line}, {error.reason}') from error
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ValueError(f'"{path}" is not valid YAML: line {line}, {error.problem}') from error
+    values = read_yaml(path)
     if values is not None and not isinstance(values, dict):
         raise ValueError(f'"{path}" does not hold options: write lines such as "steps: 2000"')
     return values or {}

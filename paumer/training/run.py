@@ -19,7 +19,7 @@ from safetensors.torch import save
 
 from paumer.data.datasets import open_dataset
 from paumer.data.samples import Dataset, spread
-from paumer.disk import alone_in, replace_file
+from paumer.disk import alone_in, new_beside, replace_file
 from paumer.drawing import contact_sheet, write_image
 from paumer.inference.predictor import Predictor
 from paumer.memory import keep_memory
@@ -30,7 +30,8 @@ from paumer.study.figures import draw_training
 from paumer.study.sizes import mean_known
 from paumer.study.speed import machine
 from paumer.study.uncertainty import HEADS_FILE
-from paumer.training.checkpoint import load_checkpoint, save_checkpoint
+from paumer.training.checkpoint import UNREADABLE, load_checkpoint, save_checkpoint
+from paumer.training.data_record import check_same_data, record_data
 from paumer.training.feed import Crops, crop_indices, make_loader
 from paumer.training.loop import Metrics, Training, learning_rate
 from paumer.training.metrics import MetricsFile
@@ -61,10 +62,12 @@ def train(
     network = initial_network(options, training)
     check_options(options, network)
     if _is_first():
-        options.out.mkdir(parents=True)
-        content = yaml.safe_dump(plain_options(options), sort_keys=False)
-        replace_file(options.out / "args.yaml", content.encode())
-        replace_file(options.out / "env.json", json.dumps(machine(), indent=2).encode())
+        with new_beside(options.out) as new:
+            content = yaml.safe_dump(plain_options(options), sort_keys=False)
+            replace_file(new / "args.yaml", content.encode())
+            replace_file(new / "env.json", json.dumps(machine(), indent=2).encode())
+            record_data(new, training, validation)
+            new.rename(options.out)
     with alone_in(options.out) if _is_first() else nullcontext():
         return _fit(options, network, training, validation, say, progress)
 
@@ -84,8 +87,11 @@ def resume(
             checkpoint = load_checkpoint(directory / "checkpoints")
         except FileNotFoundError:
             say(f"{directory} has no checkpoint yet: starting from the beginning")
+            if _is_first():
+                record_data(directory, training, validation)
             network = initial_network(options, training)
             return _fit(options, network, training, validation, say, progress)
+        check_same_data(directory, training, validation)
         if checkpoint[0] >= options.steps:
             say(f"{directory} is complete: {checkpoint[0]} steps")
             return directory
@@ -106,7 +112,14 @@ def _fit(
     fabric = _launch(options)
     task = Training(options, fabric, make_loss(options, network, training).train())
     if checkpoint is not None:
-        task.restore(*checkpoint)
+        try:
+            task.restore(*checkpoint)
+        except UNREADABLE as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(
+                f"the checkpoint of step {checkpoint[0]} does not fit the options in "
+                f'"{options.out / "args.yaml"}" ({reason}): bring back the ones it was made with'
+            ) from error
     transform, process = make_transform(options, network), (fabric.global_rank, fabric.world_size)
     crops = Crops(training, transform, options.batch, options.seed, bad_list(options))
     indices = crop_indices(task.step, options.steps, options.batch, *process)
@@ -178,8 +191,8 @@ class RunCallback:
             self.validate()
         due = step % options.save_every == 0 or last or task.stopped_by is not None
         if due and task.fabric.is_global_zero:
-            save_checkpoint(options.out / "checkpoints", step, task.state())
             self.metrics.write()
+            save_checkpoint(options.out / "checkpoints", step, task.state())
 
     def _note(self, values: Metrics) -> None:
         self.metrics.add(self.task.step, values)

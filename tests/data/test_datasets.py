@@ -49,11 +49,18 @@ class TestScenes:
         np.testing.assert_array_equal(train[1].image, open_dataset("scenes:9@64x48")[1].image)
 
     @pytest.mark.parametrize(
-        "spec", ["scenes:", "scenes:0", "scenes:x", "scenes:5@64", "scenes:-1"]
+        "spec",
+        ["scenes:", "scenes:0", "scenes:x", "scenes:5@64", "scenes:-1", "scenes:" + "9" * 5000],
     )
     def test_other_words_are_refused(self, spec):
         with pytest.raises(ValueError, match="COUNT@WIDTHxHEIGHT"):
             open_dataset(spec)
+
+    @pytest.mark.parametrize("size", ["99999x99999", "8193x4096", "16x999999999", "8x64"])
+    def test_scenes_are_no_larger_than_memory(self, size):
+        with pytest.raises(ValueError, match=r"cannot make (a .*x.* scene|scenes)"):
+            open_dataset(f"scenes:1@{size}")
+        assert open_dataset("scenes:1@8192x4096").size == (8192, 4096)
 
 
 class TestCamvid:

@@ -1,5 +1,6 @@
 """Reading images and label masks: exact, upright, and never a crash."""
 
+import os
 import struct
 import threading
 import warnings
@@ -251,3 +252,68 @@ class TestReadLabels:
         Image.fromarray(noise()[..., 0]).save(tmp_path / "a.jpg")
         with pytest.raises(ValueError, match=r"a\.jpg.*JPEG.*PNG"):
             read_labels(tmp_path / "a.jpg")
+
+
+def tiff(tags, order="<", tail=b""):
+    """A TIFF file of one directory: tags as (tag, type, count, value)."""
+    mark = b"II*\0" if order == "<" else b"MM\0*"
+    entries = b"".join(struct.pack(order + "HHII", *tag) for tag in sorted(tags))
+    head = mark + struct.pack(order + "IH", 8, len(tags))
+    return head + entries + struct.pack(order + "I", 0) + tail
+
+
+def plain_tags(width, height, strips=1):
+    """Tags of a grey image whose strips lie at the end of the file."""
+    return [
+        (256, 4, 1, width), (257, 4, 1, height), (258, 4, 1, 8), (259, 4, 1, 1), (262, 4, 1, 1),
+        (273, 4, strips, 200), (277, 4, 1, 1), (278, 4, 1, height),
+        (279, 4, strips, width * height),
+    ]  # fmt: skip
+
+
+def test_a_plain_tiff_passes_its_check():
+    content = tiff(plain_tags(4, 4)).ljust(200, b"\0") + bytes(range(16))
+    assert read_image(content)[..., 0].ravel().tolist() == list(range(16))
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ([(322, 4, 1, 32768), (323, 4, 1, 65520), (324, 4, 1, 200)], "tiles are 32768x65520"),
+        ([(324, 4, 2000, 8)], "2,000 tiles"),
+        ([(700, 1, 2**31, 8)], "its tags need"),
+        ([(50_000 + tag, 1, 9_000, 8) for tag in range(40)], "its tags need"),
+    ],
+)
+def test_a_lying_tiff_is_refused_before_memory_is_taken(more, words, order):
+    content = tiff([*plain_tags(4, 4), *more], order).ljust(10_000, b"\0")
+    with pytest.raises(ValueError, match=words):
+        read_image(content)
+
+
+def test_a_tiff_of_more_strips_than_rows_is_refused():
+    content = tiff(plain_tags(64, 64, strips=1000)).ljust(20_000, b"\0")
+    with pytest.raises(ValueError, match="1,000 strips, more than its image can have"):
+        read_image(content)
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "words"),
+    [
+        (70_000, 20, "70000x20 has a side above 65,536"),
+        (1, 9_000_000, "1x9000000 counts as 144,000,000 pixels"),
+    ],
+)
+def test_thin_images_are_refused_by_their_header(width, height, words):
+    with pytest.raises(ValueError, match=words):
+        read_image(png_header(width, height))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes here")
+@pytest.mark.parametrize("read", [read_image, read_labels])
+def test_what_is_not_a_file_is_not_waited_for(tmp_path, read):
+    os.mkfifo(tmp_path / "a.png")
+    for path in (tmp_path / "a.png", tmp_path, "/dev/zero"):
+        with pytest.raises(ValueError, match=r"it is not a file|Is a directory"):
+            read(path)

@@ -1,5 +1,7 @@
 import copy
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from paumer import Inference, Measurement, Mode, Predictor, build_model
 from paumer.inference.engines import make_engine
 from paumer.inference.governor import Governor, ladder
 from paumer.inference.jobs import Job
-from paumer.inference.sources import find_sources
+from paumer.inference.sources import Source, find_sources
 from paumer.mode import UNPAUSED
 
 
@@ -135,6 +137,87 @@ def test_one_odd_image_does_not_end_the_job(predictor, folder, tmp_path):
     assert steps[-1] == (8, 8)
     again = job.run(find_sources([folder]))
     assert (again.written, again.skipped, again.broken) == (0, 7, [message])
+
+
+def everything_below(path):
+    return sorted(str(file.relative_to(path)) for file in path.rglob("*"))
+
+
+@pytest.mark.parametrize("letters", [232, 248, 251])
+def test_a_name_too_long_for_its_results_does_not_end_the_job(predictor, folder, tmp_path, letters):
+    (folder / "sub0/0.png").rename(folder / f"sub0/{'n' * letters}.png")
+    outcome = Job(predictor, MODE, tmp_path / "out", INFERENCE).run(find_sources([folder]))
+    assert outcome.written == len(lines(tmp_path / "out")) == 6
+    (message,) = outcome.broken
+    assert message.startswith(f'cannot write the results of "{folder}/sub0/nnn')
+    assert "File name too long" in message
+
+
+def test_nothing_is_written_outside_the_output_folder(predictor, folder, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "else").mkdir()
+    (tmp_path / "out/sub0").symlink_to(tmp_path / "else")
+    (tmp_path / "out/loop").symlink_to("loop")
+    before = everything_below(tmp_path / "in")
+    job = Job(predictor, MODE, tmp_path / "out", INFERENCE, ("mask",))
+    names = ("../escaped", "sub1/../../escaped", "loop/escaped", f"{tmp_path}/else/escaped")
+    image = folder / "sub1/1.png"
+    outcome = job.run([*find_sources([folder]), *(Source(image, name) for name in names)])
+    assert outcome.written == 3
+    assert len(outcome.broken) == 4 + len(names)
+    assert sum("outside" in message for message in outcome.broken) == 4 + len(names) - 1
+    assert everything_below(tmp_path / "else") == []
+    assert everything_below(tmp_path / "in") == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["else", "in", "out"]
+    with pytest.raises(ValueError, match=f'written to "{tmp_path}", outside "{tmp_path}/out"'):
+        job.run_video(Source(tmp_path / "clip.mp4", "../clip"))
+
+
+@pytest.mark.parametrize("spell", ["{}/*/../../aside.png", "{}/sub*/../sub0/0.png"])
+def test_the_results_of_a_pattern_lie_in_the_output_folder(predictor, folder, tmp_path, spell):
+    (folder / "sub0/0.png").rename(tmp_path / "aside.png")
+    (folder / "sub0/0.png").symlink_to(tmp_path / "aside.png")
+    (folder / "sub1").rename(tmp_path / "sub1")
+    sources = find_sources([spell.format(folder)])
+    assert Job(predictor, MODE, tmp_path / "out", kinds=("mask",)).run(sources).written == 1
+    name = "aside" if "aside" in spell else "0"
+    assert everything_below(tmp_path / "out") == [f"{name}_mask.png", "predictions.jsonl"]
+
+
+def test_names_of_dots_are_written_like_others(predictor, folder, tmp_path):
+    for name in ("..png", "...png", "sub1/..png"):
+        (folder / "sub0/0.png").rename(folder / name)
+        (folder / "sub0/2.png").rename(folder / "sub0/0.png")
+        (folder / "sub0/4.png").rename(folder / "sub0/2.png")
+        (folder / "sub0/4.png").write_bytes((folder / "sub0/2.png").read_bytes())
+    job = Job(predictor, MODE, tmp_path / "out", INFERENCE, ("mask",))
+    outcome = job.run(find_sources([folder]))
+    assert (outcome.written, outcome.broken) == (10, [])
+    written = everything_below(tmp_path / "out")
+    assert {"..png_mask.png", "...png_mask.png", "sub1/..png_mask.png"} <= set(written)
+    assert job.run(find_sources([folder])).skipped == 10
+
+
+def test_a_full_disk_ends_the_job(predictor, folder, tmp_path, monkeypatch):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr("paumer.drawing.replace_file", full)
+    with pytest.raises(OSError, match=r"No space left on device.*_mask\.png"):
+        Job(predictor, MODE, tmp_path / "out").run(find_sources([folder]))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs links and pipes")
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_the_list_of_finished_images_is_a_file_of_its_own(predictor, folder, tmp_path, kind):
+    path = tmp_path / "out/predictions.jsonl"
+    path.parent.mkdir()
+    (tmp_path / "mine.txt").write_text("mine")
+    make = {"link": lambda p: p.symlink_to("../mine.txt"), "pipe": os.mkfifo, "folder": os.mkdir}
+    make[kind](path)
+    with pytest.raises(ValueError, match=r'predictions\.jsonl" is a link, a pipe or a folder'):
+        Job(predictor, MODE, tmp_path / "out").run(find_sources([folder]))
+    assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
 def test_an_odd_image_is_no_step_of_the_governor(predictor, folder, tmp_path):

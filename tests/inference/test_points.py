@@ -71,13 +71,19 @@ def test_points_of_0_1_are_read(directory):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("[]", "list"), ("{", "Expecting property name"), ("", "Expecting value")],
+    [
+        ("[]", "list"),
+        ("{", "Expecting property name"),
+        ("", "Expecting value"),
+        ('{"fast": ' * 10_000, "nested too deeply"),
+        (" " * 2**20 + "{}", "more than 1048576 bytes"),
+    ],
 )
 def test_a_file_that_cannot_be_read_is_named(directory, text, message):
     (directory / FILE).write_text(text)
-    with pytest.raises(ValueError, match=rf'operating points ".*{FILE}": .*{message}'):
+    with pytest.raises(ValueError, match=rf'cannot read ".*{FILE}": .*{message}'):
         load(directory)
-    with pytest.raises(ValueError, match="cannot read operating points"):
+    with pytest.raises(ValueError, match="cannot read"):
         write_points(directory, {"fast": Measurement(mode=UNPAUSED)})
     assert (directory / FILE).read_text() == text
 
@@ -111,6 +117,46 @@ def test_a_point_that_cannot_run_is_left_out(directory, point, message):
     written = json.loads((directory / FILE).read_text())
     assert written.pop("slow")["mode"] == "none"
     assert written == values
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({name: "high"} for name in ("miou", "images_per_second", "images", "gmacs")),
+        {"miou": float("nan")},
+        {"latency_ms": float("inf")},
+        {"speed_up": -1},
+        {"images_per_second": 0},
+        {"images": 0.5},
+        {"images": 10**400},
+        {"miou": [0.5]},
+        {"data": 5},
+        {"data": {}},
+        {"predicted": "no"},
+        {"mode": 5},
+        {"mode": ["none"]},
+        {"mode": "x" * 10**5},
+        {"x" * 10**5: 1},
+    ],
+    ids=lambda values: f"{values!s:.40}",
+)
+def test_a_point_of_other_values_is_left_out(directory, values, unchecked):
+    points = {"odd": {"mode": "2:0.5", **values}, "fast": {"mode": "2:0.5", "miou": 1}}
+    (directory / FILE).write_text(json.dumps(points))
+    with pytest.warns(Warning, match='"odd"') as caught:
+        found = unchecked("paumer.inference.points").read_points(directory)
+    assert list(found) == ["fast"]
+    assert len(str(caught[0].message)) < 1000
+
+
+@pytest.mark.parametrize("name", ["none", "auto", "3:0.4", "none exit", " ", "3:0.4" * 10**5])
+def test_a_point_that_would_hide_a_mode_is_left_out(directory, name):
+    (directory / FILE).write_text(json.dumps({name: {"mode": "2:0.5"}}))
+    with pytest.warns(UserWarning, match="cannot be called") as caught:
+        model = load(directory)
+    assert model.points == {}
+    assert str(model.mode("none")) == "none"
+    assert len(str(caught[0].message)) < 1000
 
 
 @pytest.mark.parametrize("name", ["none", "paper", "auto", "", "3:0.4", "3:0.4 exit"])

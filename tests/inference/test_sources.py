@@ -29,6 +29,18 @@ def test_files_and_patterns(tree):
     assert names(find_sources([tree / "a.png", tree / "a.png"])) == ["a"]
 
 
+def test_no_name_leads_out_of_a_folder(tree):
+    (tree / "..png").write_bytes(b"")
+    (tree / "deep/...png").write_bytes(b"")
+    assert names(find_sources([tree]))[:3] == ["..png", "a", "b"]
+    assert "deep/...png" in names(find_sources([tree]))
+    assert names(find_sources([tree / "deep/...png"])) == ["...png"]
+    assert names(find_sources([f"{tree}/deep/*/../../b.*"])) == ["b"]
+    assert names(find_sources([f"{tree}/deep/../*.png"])) == ["a"]
+    with pytest.raises(ValueError, match="would overwrite each other"):
+        find_sources([f"{tree}/d*/../**/a.png"])
+
+
 def test_results_never_share_a_name(tree):
     (tree / "a.jpg").write_bytes(b"")
     assert names(find_sources([tree]))[:3] == ["a.jpg", "a.png", "b"]

@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from paumer.inference.tiles import (
+    STRIP,
+    TILE,
+    Axis,
     Geometry,
     Inference,
     Plan,
@@ -23,7 +26,16 @@ sides = st.integers(1, 200)
 
 def full_logits(coarse, down, across):
     """Logits of every pixel at once."""
-    return down @ coarse @ across.T
+    return dense(down, coarse.shape[1]) @ coarse @ dense(across, coarse.shape[2]).T
+
+
+def dense(pieces, columns):
+    """The pieces as one matrix."""
+    whole = []
+    for matrix, used in pieces:
+        whole.append(torch.zeros(len(matrix), columns))
+        whole[-1][:, used] = matrix
+    return torch.cat(whole)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +157,20 @@ def test_blending_equals_the_naive_way(side, window, stride, size):
 def test_many_classes_get_labels_beyond_a_byte():
     coarse = torch.zeros(300, 1, 1)
     coarse[299] = 1
-    matrix = torch.ones(4, 1)
-    assert full_labels([(coarse, matrix, matrix)]).unique().tolist() == [299]
+    pieces = [(torch.ones(4, 1), slice(0, 1))]
+    assert full_labels([(coarse, pieces, pieces)]).unique().tolist() == [299]
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_a_thin_image_takes_memory_for_its_pixels(mirrored):
+    side = 2**18
+    axis = Axis((0,), side, side // 16, side, side, side)
+    pieces = blending(axis, 512, mirrored)
+    assert sum(matrix.numel() for matrix, _ in pieces) < 40 * side
+    assert all(torch.allclose(matrix.sum(1), torch.ones(512)) for matrix, _ in pieces)
+    assert [used.start for _, used in pieces] == sorted(
+        (used.start for _, used in pieces), reverse=mirrored
+    )
 
 
 def test_passes_are_averaged_by_probability():
@@ -155,8 +179,8 @@ def test_passes_are_averaged_by_probability():
     passes = [
         (
             3 * torch.randn(4, *size, generator=rng),
-            blending((0,), size[0] * 8, size[0], size[0] * 8, size[0] * 8, 40),
-            blending((0,), size[1] * 8, size[1], size[1] * 8, size[1] * 8, 700),
+            blending(Axis((0,), size[0] * 8, size[0], size[0] * 8, size[0] * 8, 40), STRIP),
+            blending(Axis((0,), size[1] * 8, size[1], size[1] * 8, size[1] * 8, 700), TILE),
         )
         for size in sizes
     ]

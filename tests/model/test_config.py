@@ -54,6 +54,40 @@ def test_equal_class_names_are_refused():
         replace(CONFIG, classes=("sky", "road", "car", "road"))
 
 
+def test_there_are_only_so_many_classes(unchecked):
+    names = [str(i) for i in range(10_001)]
+    assert len(replace(CONFIG, classes=tuple(names[:-1])).classes) == 10_000
+    with pytest.raises(ValueError, match="10001 classes are out of range: give from 1 to 10000"):
+        ModelConfig.from_json({**CONFIG.to_json(), "classes": names})
+
+
+LONG = "x" * 10**5
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({name: LONG} for name in ("backbone", "decoder", "position_resize", "context", LONG)),
+        {"classes": ["a", LONG]},
+        {"classes": LONG},
+        {"classes": [[LONG] * 99]},
+        {"classes": [LONG[:999]] * 2},
+        {"mean": [LONG] * 3},
+        {"mean": LONG},
+        {"mean": [10**4000] * 3},
+        {"decoder_options": LONG},
+        {"decoder_options": {LONG: 1}},
+        {"decoder_options": {"depth": LONG}},
+    ],
+    ids=range(15),
+)
+def test_long_values_are_refused_in_short(changes, unchecked):
+    config = unchecked("paumer.model.config").ModelConfig
+    with pytest.raises(ValueError) as raised:
+        config.from_json({**CONFIG.to_json(), **changes})
+    assert len(str(raised.value)) < 1100
+
+
 def test_unknown_and_missing_entries_are_named():
     values = CONFIG.to_json()
     with pytest.raises(ValueError, match="unknown entries: colour, widht"):

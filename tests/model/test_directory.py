@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,38 @@ def test_a_file_system_without_hard_links_will_do(make, same, tmp_path, monkeypa
     assert same(PausingSegmenter.from_pretrained(tmp_path / "model"), newer)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such permissions and limits")
+def test_whoever_the_umask_lets_may_read_a_model(make, tmp_path):
+    before = os.umask(0o022)
+    try:
+        make().save_pretrained(tmp_path / "model")
+        make().save_pretrained(tmp_path / "model")
+    finally:
+        os.umask(before)
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in tmp_path.rglob("*")}
+    assert modes.pop("model") == oct(0o755)
+    assert set(modes.values()) == {oct(0o644)}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such permissions and limits")
+@pytest.mark.parametrize("room", [100, 2000])
+def test_a_full_disk_is_named_and_leaves_the_old_model(make, same, tmp_path, room):
+    import resource
+
+    old = make()
+    old.save_pretrained(tmp_path / "model")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    message = r"File too large; what was saved before is intact: '\S*/model/model\.safetensors'$"
+    try:
+        with pytest.raises(OSError, match=message):
+            make(seed=1).save_pretrained(tmp_path / "model")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert same(PausingSegmenter.from_pretrained(tmp_path / "model"), old)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 # Damage and malice
 
 
@@ -115,7 +148,7 @@ BAD_VALUES = {
     "classes ": [["a", "b", "a"]],
     "image_size": [160, [160], [160] * 3, [0, 160], [-16, 160], ["160", 160], [1e300, 160], {}],
     "image_size ": [[10**400, 160], [65536, 65536], [160.5, 160], [True, 160], None, [8, 8]],
-    "mean": [0.5, [0.5], "abc", [None] * 3, [1e999] * 3],
+    "mean": [0.5, [0.5], "abc", [None] * 3, [1e999] * 3, [float("nan")] * 3],
     "std": [[0, 0, 0], [0.5], [-1, 1, 1], "abc"],
     "colours": [[[1, 2, 3]], [[1, 2]] * 3, [[300, 0, 0]] * 3, "abc", 5, [5, 5, 5]],
     "decoder_options": [[], 5, None, {"dropout": 3}, {"width": 5}, {"channels": 65536}],
@@ -139,6 +172,29 @@ def test_a_bad_entry_is_refused_naming_the_file(load, model_directory, key, valu
     with pytest.raises(ValueError, match=r"config\.json|model\.safetensors") as raised:
         load(model_directory)
     assert len(str(raised.value)) < 2000
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_pipes_and_devices_are_not_read(load, model_directory, name):
+    (model_directory / name).unlink()
+    os.mkfifo(model_directory / name)
+    with pytest.raises(FileNotFoundError, match=name):
+        load(model_directory)
+    (model_directory / name).unlink()
+    (model_directory / name).symlink_to("/dev/zero")
+    with pytest.raises(FileNotFoundError, match=name):
+        load(model_directory)
+
+
+def test_a_configuration_is_read_up_to_a_size(load, model_directory):
+    file = model_directory / "config.json"
+    text = file.read_text()
+    file.write_text(text + " " * (2**20 - len(text)))
+    load(model_directory)
+    file.write_text(text + " " * 2**20)
+    with pytest.raises(ValueError, match=r"config\.json.* more than 1048576 bytes"):
+        load(model_directory)
 
 
 @pytest.mark.parametrize("key", ["backbone", "decoder", "classes", "image_size"])
@@ -181,6 +237,42 @@ def test_weights_that_are_none_are_refused(load, model_directory, data):
     (model_directory / "model.safetensors").write_bytes(data)
     with pytest.raises(ValueError, match=r"model\.safetensors"):
         load(model_directory)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.int64, torch.complex64])
+def test_tensors_of_another_kind_of_number_are_refused(load, model_directory, dtype):
+    path = model_directory / "model.safetensors"
+    tensors = load_file(path)
+    save_file(tensors | {"aux_head.bias": tensors["aux_head.bias"].to(dtype)}, path)
+    match = rf"wrong type: aux_head\.bias is {dtype}, expected torch\.float32$"
+    with pytest.raises(ValueError, match=match):
+        load(model_directory)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_tensors_of_another_precision_are_read(load, model_directory, dtype):
+    path = model_directory / "model.safetensors"
+    save_file({name: tensor.to(dtype) for name, tensor in load_file(path).items()}, path)
+    assert load(model_directory).aux_head.weight.dtype == torch.float32
+
+
+def test_of_long_names_little_is_repeated(load, model_directory):
+    path = model_directory / "model.safetensors"
+    tensors = load_file(path) | {"x" * 10**5: torch.zeros(1)}
+    save_file(tensors | {"aux_head.bias": torch.zeros([1] * 5000)}, path)
+    with pytest.raises(ValueError, match="not known: xxx") as raised:
+        load(model_directory)
+    assert len(str(raised.value)) < 2000
+
+
+def test_a_header_that_lies_is_refused(load, model_directory):
+    path = model_directory / "model.safetensors"
+    for shape, end in (([10**12], 4 * 10**12), ([10**12], 64), ([2**62, 4], 64), ([-1], 64)):
+        entry = {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}
+        header = json.dumps({"aux_head.bias": entry}).encode()
+        path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(64))
+        with pytest.raises(ValueError, match=r"cannot read .*model\.safetensors"):
+            load(model_directory)
 
 
 def test_tensors_that_do_not_fit_are_named(load, model_directory):

@@ -1,7 +1,9 @@
 """Checkpoints of other projects, against a forward pass written on their own tensor names."""
 
 import functools
+import os
 import pickle
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -462,14 +464,28 @@ def test_a_missing_variant_yml_is_named(tmp_path):
         "net_kwargs: {decoder: 7}",
         "net_kwargs: {decoder: {dropout: much}}",
         "dataset_kwargs: []",
+        "dataset_kwargs: {dataset: [a]}",
+        "inference_kwargs: {im_size: 1000000}",
+        "net_kwargs: {decoder: {dropout: .nan}}",
+        "a: " + "[" * 20_000,
+        "a: &a [1, *a]",
+        "\n".join(
+            [
+                "a0: &a0 [x]",
+                *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)),
+            ]
+        ),
+        f"net_kwargs: {{decoder: {{n_layers: {'x' * 10**5}}}}}",
+        "#" * 2**20,
         "\x00",
     ],
 )
 def test_a_bad_variant_yml_is_refused(tmp_path, unchecked, text):
     path = write_rstrudel(tmp_path, rstrudel_state())
     (tmp_path / "variant.yml").write_text(text)
-    with pytest.raises(ValueError, match=r"variant\.yml|checkpoint\.pth"):
+    with pytest.raises(ValueError, match=r"variant\.yml|checkpoint\.pth") as raised:
         unchecked("paumer.model.foreign").read_checkpoint(path)
+    assert len(str(raised.value)) < 1000
 
 
 class Bomb:
@@ -490,8 +506,9 @@ def plain_pickle(content, path):
 def test_code_in_a_checkpoint_never_runs(tmp_path, entry, save):
     content = {"model": rstrudel_state(), "state_dict": {}} | {entry: Bomb(tmp_path / "ran")}
     save(content, tmp_path / "checkpoint.pth")
-    with pytest.raises(ValueError, match=r"checkpoint\.pth.*nothing of it was loaded"):
+    with pytest.raises(ValueError, match=r"checkpoint\.pth.*nothing of it was loaded") as raised:
         read_checkpoint(tmp_path / "checkpoint.pth")
+    assert "weights_only" not in str(raised.value)
     assert not (tmp_path / "ran").exists()
 
 
@@ -537,3 +554,94 @@ def test_content_that_is_no_checkpoint_is_refused(tmp_path, unchecked, content):
     torch.save(content, tmp_path / "checkpoint.pth")
     with pytest.raises(ValueError, match=r"checkpoint\.pth"):
         unchecked("paumer.model.foreign").read_checkpoint(tmp_path / "checkpoint.pth")
+
+
+HUGE = {
+    "decode_head.cls_emb": torch.zeros(1, 1, 1).expand(1, 10**6, 192),
+    "decode_head.conv_seg.weight": torch.zeros(1, 1, 1, 1).expand(10**6, 192, 1, 1),
+    "backbone.pos_embed": torch.zeros(1, 1, 1).expand(1, 10**8 + 1, 192),
+    "decode_head.patch_proj.weight": torch.zeros(1, 1).expand(10**5, 10**5),
+    "decode_head.classes_proj.weight": torch.zeros(10**6, 0),
+    "decode_head.dec_proj.weight": torch.zeros([1] * 60),
+}
+
+
+@pytest.mark.parametrize("key", HUGE)
+def test_a_tensor_that_no_such_file_can_hold_is_refused(tmp_path, key):
+    path = write_mmseg(tmp_path, mmseg_state() | {key: HUGE[key]})
+    with pytest.raises(
+        ValueError, match=rf"segmenter\.pth.*{key}.*cannot be the weights"
+    ) as raised:
+        read_checkpoint(path)
+    assert len(str(raised.value)) < 1000
+
+
+def test_the_projections_of_rstrudel_are_checked_before_they_are_turned(tmp_path):
+    """Turned at once, this would take 40 GB."""
+    state = rstrudel_state() | {"decoder.proj_patch": torch.zeros(1, 1).expand(10**5, 10**5)}
+    path = write_rstrudel(tmp_path, state)
+    with pytest.raises(ValueError, match=r"decoder\.proj_patch.*cannot be the weights"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.zeros(192, 192, device="meta"), torch.eye(192).to_sparse()],
+    ids=["meta", "sparse"],
+)
+def test_a_tensor_that_is_not_plain_is_refused(tmp_path, tensor):
+    path = write_mmseg(tmp_path, mmseg_state() | {"decode_head.patch_proj.weight": tensor})
+    with pytest.raises(ValueError, match=r"segmenter\.pth"):
+        read_checkpoint(path)
+
+
+def test_more_classes_than_are_read_are_refused(tmp_path):
+    state = mmseg_state() | {"decode_head.cls_emb": torch.zeros(1, 10_001, 192)}
+    with pytest.raises(ValueError, match="it has 10001 classes, and at most 10000 are read"):
+        read_checkpoint(write_mmseg(tmp_path, state))
+
+
+@pytest.mark.parametrize("names", [[["a"] * 5] * 5, [1, 2, 3, 4, 5], {"a": "b"}])
+def test_class_names_that_are_not_texts_are_left_out(tmp_path, names):
+    path = write_mmseg(tmp_path, mmseg_state(), CLASSES=names)
+    assert read_checkpoint(path).config.classes == tuple(f"class {i}" for i in range(5))
+
+
+def test_names_nested_in_each_other_take_no_time(tmp_path, unchecked):
+    laughs = ("x",)
+    for _ in range(40):
+        laughs = (laughs,) * 9
+    read = unchecked("paumer.model.foreign").read_checkpoint
+    found = read(write_mmseg(tmp_path, mmseg_state(), CLASSES=laughs[:5]))
+    assert found.config.classes == tuple(f"class {i}" for i in range(5))
+
+
+def test_a_compressed_checkpoint_is_refused(tmp_path):
+    path = write_mmseg(tmp_path, mmseg_state() | {"unused": torch.zeros(10**6)})
+    with zipfile.ZipFile(path) as stored:
+        content = {name: stored.read(name) for name in stored.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, data in content.items():
+            packed.writestr(name, data)
+    with pytest.raises(ValueError, match=r"segmenter\.pth.*it is compressed"):
+        read_checkpoint(path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_no_refusal_says_how_to_load_it_all_the_same(tmp_path):
+    torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / "checkpoint.pth")
+    with pytest.raises(ValueError, match=r"checkpoint\.pth") as raised:
+        read_checkpoint(tmp_path / "checkpoint.pth")
+    assert "weights_only" not in str(raised.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_pipes_and_devices_are_not_read(tmp_path):
+    path = write_rstrudel(tmp_path, rstrudel_state())
+    (tmp_path / "variant.yml").unlink()
+    os.mkfifo(tmp_path / "variant.yml")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    for name in (path, tmp_path / "pipe", tmp_path / "zeros"):
+        with pytest.raises(FileNotFoundError, match=r"variant\.yml|pipe|zeros"):
+            read_checkpoint(name)

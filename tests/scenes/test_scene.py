@@ -132,3 +132,5 @@ def test_what_cannot_be_made_is_said():
         scene(-1)
     with pytest.raises(ValueError, match="8x300"):
         scene(0, (8, 300))
+    with pytest.raises(ValueError, match=r"99999x99999 scene: .* at most 33,554,432 pixels"):
+        scene(0, (99_999, 99_999))

@@ -9,6 +9,7 @@ import socket
 import struct
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
@@ -101,6 +102,29 @@ def bomb(width, height):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
+def endless():
+    """A JPEG whose last scan comes again and again: seconds of decoding in 80 KB."""
+    file = io.BytesIO()
+    Image.new("RGB", (1000, 1000)).save(file, "JPEG", progressive=True)
+    content = file.getvalue()
+    scan = content[content.rindex(b"\xff\xda") : -2]
+    return content[:-2] + scan * (80_000 // len(scan)) + content[-2:]
+
+
+def test_an_image_that_takes_long_to_decode_is_refused_and_holds_up_nobody(serving, png):
+    running = serving(limits=Limits(decode_seconds=0.6))
+    with ThreadPoolExecutor(6) as clients:
+        attacks = [clients.submit(running.segment, endless()) for _ in range(6)]
+        while not all(attack.done() for attack in attacks):
+            assert running.segment(png()).status_code == 200
+            assert running.client.get("/readyz").status_code == 200
+        for attack in attacks:
+            response = attack.result()
+            assert response.status_code == 422
+            assert "decoding it takes more than 0.6 s" in response.json()["error"]
+    assert running.service.watch.in_flight == 0
+
+
 def test_hostile_bodies_get_a_sentence(serving, png):
     running = serving(limits=Limits(body_bytes=100_000, pixels=10_000))
     cases = [
@@ -110,6 +134,7 @@ def test_hostile_bodies_get_a_sentence(serving, png):
         (png()[:200], {}, 400, "damaged or cut short"),
         (b"\x89PNG\r\n\x1a\n" + b"\0" * 50, {}, 400, "header is damaged"),
         (bomb(60_000, 60_000), {}, 413, "60000x60000 is 3,600,000,000 pixels"),
+        (bomb(20_000, 1), {}, 413, "20000x1 counts as 320,000 pixels"),
         (bytes(200_000), {}, 413, "larger than 0.0953674 MB"),
         (bytes(5_000_000), {}, 413, "larger than"),
         (png(), {"mode": "2:x"}, 400, 'cannot read "2:x"'),
@@ -255,7 +280,8 @@ def test_over_capacity_is_refused_at_once_and_under_it_is_not(serving, png):
 def test_clients_that_hang_up_leave_the_queue(serving, png):
     running = serving(delay=0.3, target=60.0)
     batcher, watch = running.service.batcher, running.service.watch
-    head = f"POST /v1/segment HTTP/1.1\r\nHost: x\r\nContent-Length: {len(png())}\r\n\r\n".encode()
+    length = f"Content-Length: {len(png())}"
+    head = f"POST /v1/segment HTTP/1.1\r\nHost: localhost\r\n{length}\r\n\r\n".encode()
     sockets = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(20)]
     for each in sockets:
         each.sendall(head + png())
@@ -272,7 +298,9 @@ def test_slow_clients_are_dropped_and_hold_nobody_up(serving, png):
     running = serving(limits=Limits(seconds=0.5))
     sockets = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(10)]
     for each in sockets:
-        each.sendall(b"POST /v1/segment HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc")
+        each.sendall(
+            b"POST /v1/segment HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nabc"
+        )
     until(lambda: running.service.watch.in_flight == 10)
     begin = time.monotonic()
     assert running.segment(png()).status_code == 200
@@ -301,7 +329,7 @@ def test_a_head_that_does_not_end_is_cut_off(serving, png):
 
 def test_bodies_of_all_clients_together_are_bounded(serving, png):
     running = serving(limits=Limits(held_bytes=len(png()) + 1000))
-    head = b"POST /v1/segment HTTP/1.1\r\nHost: x\r\nContent-Length: 3000\r\n\r\n"
+    head = b"POST /v1/segment HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3000\r\n\r\n"
     with socket.create_connection(("127.0.0.1", running.port)) as other:
         other.sendall(head + bytes(1001))
         until(lambda: running.service.watch.in_flight == 1)

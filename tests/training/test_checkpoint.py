@@ -85,7 +85,7 @@ def test_nothing_to_load_is_said_with_the_reason(tmp_path):
     with pytest.raises(ValueError, match=r"step-00000001\.safetensors: "):
         load_checkpoint(tmp_path)
     save_file({"a": torch.zeros(1)}, tmp_path / "step-00000001.safetensors")  # Of another program.
-    with pytest.raises(ValueError, match=r"step-00000001\.safetensors: 'step'"):
+    with pytest.raises(ValueError, match=r"step-00000001\.safetensors: it is not a checkpoint"):
         load_checkpoint(tmp_path)
 
 
@@ -170,3 +170,39 @@ def test_what_was_just_written_is_never_removed(tmp_path):
         (tmp_path / f"step-{step:08d}.safetensors").write_bytes(b"junk")
     save_checkpoint(tmp_path, 2, state(2))
     assert load_checkpoint(tmp_path)[0] == 2
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        None,
+        {"step": "2"},
+        {"step": "two", "outline": "{}"},
+        {"step": "3", "outline": '{"dict": []}'},
+        {"step": "2", "outline": "null"},
+        {"step": "2", "outline": "[]"},
+        {"step": "2", "outline": "{"},
+        {"step": "2", "outline": "{}"},
+        {"step": "2", "outline": '{"dict": 5}'},
+        {"step": "2", "outline": '{"dict": [[[1], 2]]}'},
+        {"step": "2", "outline": '{"dict": [["a", {"tensor": 5}]]}'},
+        {"step": "2", "outline": '{"dict": [["a", {"tensor": "b"}]]}'},
+        {"step": "2", "outline": "[" * 100_000},
+    ],
+)
+def test_a_checkpoint_whose_header_says_nothing_of_use_is_skipped(tmp_path, metadata):
+    save_checkpoint(tmp_path, 1, state(1))
+    path = tmp_path / "step-00000002.safetensors"
+    save_file({"a": torch.zeros(1)}, path, metadata)
+    assert load_checkpoint(tmp_path)[0] == 1
+    (tmp_path / "step-00000001.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"can be read \(step-00000002\.safetensors: .+\): bring"):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_what_is_not_a_file_is_not_a_checkpoint(tmp_path):
+    save_checkpoint(tmp_path, 1, state(1))
+    os.mkfifo(tmp_path / "step-00000002.safetensors")
+    (tmp_path / "step-00000003.safetensors").mkdir()
+    assert load_checkpoint(tmp_path)[0] == 1

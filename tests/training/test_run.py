@@ -1,17 +1,10 @@
 import csv
 import math
-import multiprocessing
 import os
-import random
-import signal
-import time
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-import yaml
-from PIL import Image
 
 from paumer import PausingSegmenter
 from paumer.data.datasets import open_dataset
@@ -21,66 +14,11 @@ from paumer.pause_config import PauseConfig, parse_ranges
 from paumer.study.accuracy import evaluate
 from paumer.training import run
 from paumer.training.checkpoint import list_checkpoints
-from paumer.training.loop import Training
-from paumer.training.options import TrainOptions, plain_options
 from paumer.training.start import initial_network
-
-TINY = TrainOptions(
-    data="",
-    backbone="test_vit",
-    init="none",
-    ranges="2-4:0.2-0.8",
-    crop="32",
-    batch=4,
-    steps=8,
-    val_every=100,
-    val_mode=("none", "2:0.5 exit by=neighbours"),
-    val_images=2,
-    save_every=1,
-    workers=0,
-    accelerator="cpu",
-    lr=1e-2,
-)
-
-
-def folder(path, bad=False):
-    """A small data set of one's own; ``bad`` breaks one training image."""
-    rng = np.random.default_rng(0)
-    for split in ("train", "val"):
-        for kind in ("images", "masks"):
-            (path / kind / split).mkdir(parents=True)
-        for number in range(4):
-            image = rng.integers(0, 255, (40, 48, 3), np.uint8)
-            Image.fromarray(image).save(path / "images" / split / f"{number}.png")
-            Image.fromarray(image[..., 0] % 3).save(path / "masks" / split / f"{number}.png")
-    if bad:
-        (path / "images/train/2.png").write_bytes(b"not an image")
-    text = "train: {images: images/train, masks: masks/train}\n"
-    text += "val: {images: images/val, masks: masks/val}\nclasses: [a, b, c]\n"
-    (path / "data.yaml").write_text(text)
-    return str(path / "data.yaml")
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    """Options of a small run."""
-    return replace(TINY, data=folder(tmp_path_factory.mktemp("data")))
 
 
 def tensors(directory):
     return PausingSegmenter.from_pretrained(directory / "model").state_dict()
-
-
-def assert_equal(one, other):
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        assert torch.equal(value, other[name]), name
-
-
-@pytest.fixture(scope="module")
-def whole(tiny, tmp_path_factory):
-    """An undisturbed run."""
-    return run.train(replace(tiny, out=tmp_path_factory.mktemp("whole") / "run"))
 
 
 def test_a_run_leaves_what_people_look_for(whole):
@@ -105,57 +43,11 @@ def test_training_changes_every_weight(tiny, whole):
     assert same == []
 
 
-def test_the_seed_decides_everything(tiny, whole, tmp_path):
+def test_the_seed_decides_everything(tiny, whole, tmp_path, assert_same):
     again = run.train(replace(tiny, out=tmp_path / "again", workers=2))
-    assert_equal(tensors(whole), tensors(again))
+    assert_same(whole, again)
     other = run.train(replace(tiny, out=tmp_path / "other", seed=1))
     assert not torch.equal(tensors(whole)["aux_head.weight"], tensors(other)["aux_head.weight"])
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_killed_three_times_and_resumed_equals_undisturbed(tiny, whole, tmp_path):
-    out, rng = tmp_path / "run", random.Random(3)
-    for stop in sorted(rng.sample(range(1, 8), 3)):
-        child = os.fork()
-        if child == 0:
-            if out.exists():
-                run.resume(out)
-            else:
-                run.train(replace(tiny, out=out))
-            os._exit(0)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            found = list_checkpoints(out / "checkpoints")
-            if found and int(found[0].stem[5:]) >= stop:
-                break
-            time.sleep(0.002)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    assert_equal(tensors(run.resume(out)), tensors(whole))
-    assert (out / "metrics.csv").read_text() == (whole / "metrics.csv").read_text()
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_sigterm_saves_and_says_how_to_resume(tiny, whole, tmp_path, monkeypatch, workers):
-    out = tmp_path / "run"
-    learn = Training._learn
-
-    def signalled(task, batch):
-        metrics = learn(task, batch)
-        if batch.step == 3:  # As a scheduler does: to all processes of the run.
-            for child in multiprocessing.active_children():
-                os.kill(child.pid, signal.SIGTERM)
-            os.kill(os.getpid(), signal.SIGTERM)
-        return metrics
-
-    monkeypatch.setattr(Training, "_learn", signalled)
-    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    with pytest.raises(InterruptedError, match="SIGTERM after step 4: resume with --resume"):
-        run.train(replace(tiny, out=out, save_every=100, workers=workers))
-    monkeypatch.undo()
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
-    assert [path.stem for path in list_checkpoints(out / "checkpoints")] == ["step-00000004"]
-    assert_equal(tensors(run.resume(out)), tensors(whole))
 
 
 @pytest.fixture
@@ -231,13 +123,13 @@ def test_another_decoder_starts_afresh_on_a_trained_encoder(tiny, whole):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_corrupt_image_is_named(tiny, tmp_path, workers):
+def test_a_corrupt_image_is_named(tiny, tmp_path, folder, workers):
     options = replace(tiny, data=folder(tmp_path, bad=True), out=tmp_path / "run", workers=workers)
     with pytest.raises(ValueError, match=r"2\.png.*--skip-bad"):
         run.train(options)
 
 
-def test_a_corrupt_image_can_be_skipped_and_is_listed(tiny, tmp_path):
+def test_a_corrupt_image_can_be_skipped_and_is_listed(tiny, tmp_path, folder):
     options = replace(tiny, data=folder(tmp_path, bad=True), out=tmp_path / "run", skip_bad=True)
     run.train(options)
     assert (tmp_path / "run" / "bad_images.txt").read_text().count("2.png") == 1
@@ -265,16 +157,6 @@ def test_a_dead_worker_is_reported(tiny, tmp_path, monkeypatch):
 def test_a_run_is_never_overwritten(tiny, whole):
     with pytest.raises(ValueError, match="exists: name another --out, or resume it with --resume"):
         run.train(replace(tiny, out=whole))
-
-
-def test_a_run_that_is_being_trained_is_left_alone(tiny, tmp_path, in_another_process):
-    directory = run.train(replace(tiny, out=tmp_path / "run", steps=2))
-    options = directory / "args.yaml"
-    options.write_text(options.read_text().replace("steps: 2", "steps: 4"))
-    refused = pytest.raises(BlockingIOError, match="another process is at work")
-    with in_another_process(directory), refused:
-        run.resume(directory)
-    assert run.resume(directory) == directory
 
 
 @pytest.mark.parametrize(
@@ -337,14 +219,6 @@ def test_how_far_a_run_is_can_be_shown(tiny, tmp_path):
     assert ", 2:0.5 exit by=neighbours " in said[-1]
 
 
-def test_a_finished_run_is_left_alone(whole):
-    said = []
-    before = (whole / "metrics.csv").stat().st_mtime_ns
-    assert run.resume(whole, said.append) == whole
-    assert "complete" in said[0]
-    assert (whole / "metrics.csv").stat().st_mtime_ns == before
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -375,77 +249,6 @@ def test_mistakes_are_found_before_training(tiny, tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
         run.train(replace(tiny, out=tmp_path / "run", **change))
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_whose_checkpoints_are_all_damaged_is_not_started_over(tiny, tmp_path):
-    directory = run.train(replace(tiny, out=tmp_path / "run", steps=3))
-    for path in list_checkpoints(directory / "checkpoints"):
-        path.write_bytes(b"junk")
-    with pytest.raises(ValueError, match="can be read"):
-        run.resume(directory)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "holds no options"),
-        ("steps: abc", 'steps is "abc" in .*: give a number'),
-        ("steps: null", 'steps is "None" in .*: give a number'),
-        ("clip: abc", 'clip is "abc" in .*: give a number'),
-        ("workers: [1]", 'workers is "[^ ]*" in .*: give a number'),
-        ("stepps: 4", r"not known: stepps \(did you mean steps\?\)"),
-        ("steps: [4", r'args\.yaml" is not valid YAML: line 3, '),
-        ("- steps", r'args\.yaml" is not valid YAML: line 2, '),
-        ("save_every: 0", "save_every is 0"),
-    ],
-)
-def test_options_edited_by_hand_are_checked(tiny, tmp_path, text, message):
-    (tmp_path / "args.yaml").write_text(f"data: {tiny.data}\n{text}\n" if text else "")
-    with pytest.raises(ValueError, match=message):
-        run.resume(tmp_path)
-
-
-REMOVED = {
-    "stages": (1, 2),
-    "distil": (0.0, 0.5),
-    "exits": (0.0, 0.3),
-    "rejoin": (None, 5),
-    "aux_norm": (False, True),
-}
-"""Options of 0.1, each with the value that left it out and one that used it."""
-
-
-def write_old(directory, options, **changes):
-    """The options of a run as 0.1 wrote them."""
-    values = (
-        plain_options(options) | {name: usual for name, (usual, _) in REMOVED.items()} | changes
-    )
-    values["val_pause"] = values.pop("val_mode")
-    directory.mkdir(exist_ok=True)
-    (directory / "args.yaml").write_text(yaml.safe_dump(values))
-
-
-@pytest.mark.parametrize("name", REMOVED)
-def test_a_run_of_0_1_that_used_a_removed_option_is_refused_by_its_name(tiny, tmp_path, name):
-    write_old(tmp_path / "run", tiny, **{name: REMOVED[name][1]})
-    message = rf'args\.yaml" uses {name}, which was removed in 0\.2: resume it with paumer 0\.1'
-    with pytest.raises(ValueError, match=message):
-        run.read_options(tmp_path / "run")
-    with pytest.raises(ValueError, match=message):
-        run.resume(tmp_path / "run")
-
-
-def test_a_run_of_0_1_that_used_none_is_resumed(tiny, tmp_path, whole):
-    options = replace(tiny, out=tmp_path / "run")
-    write_old(options.out, options)
-    assert run.read_options(options.out) == options
-    assert_equal(tensors(run.resume(options.out)), tensors(whole))
-
-
-def test_options_that_0_1_did_not_have_are_as_usual(tiny, tmp_path):
-    (tmp_path / "args.yaml").write_text(f"data: {tiny.data}\nval_pause: [none, '2:0.4']\n")
-    options = run.read_options(tmp_path)
-    assert options == TrainOptions(data=tiny.data, val_mode=("none", "2:0.4"), out=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["lr", "head_lr", "aux_weight", "clip", "warmup", "min_lr"])
