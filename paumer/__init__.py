@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from paumer.measurement import Measurement
     from paumer.mode import Mode
     from paumer.model.build import build_model
-    from paumer.model.segmenter import PausingSegmenter, Prediction
+    from paumer.model.prediction import Prediction
+    from paumer.model.segmenter import PausingSegmenter
     from paumer.pause_config import PAPER_CONFIGS, PauseConfig, Threshold
     from paumer.pausing import Stage
 
@@ -27,7 +28,7 @@ _HOMES = {
     "PAPER_CONFIGS": "pause_config",
     "PauseConfig": "pause_config",
     "PausingSegmenter": "model.segmenter",
-    "Prediction": "model.segmenter",
+    "Prediction": "model.prediction",
     "Predictor": "inference.predictor",
     "Segmentation": "inference.result",
     "Stage": "pausing",

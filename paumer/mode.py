@@ -1,7 +1,8 @@
 """How an image runs: one value for everything that decides its labels and its cost.
 
 A mode is spelled ``STAGES [exit] [by=NAME] [protect=a+b] [size=288]``, with defaults left out: on
-the command line, in files, in keys, over HTTP and in tables alike.
+the command line, in files, in keys, over HTTP and in tables alike. A stage pauses (``3:0.4``) or
+merges (``2:~0.1``, ``1-6:~0.1``).
 """
 
 import hashlib
@@ -12,7 +13,15 @@ from types import MappingProxyType
 from typing import Any, Self
 from urllib.parse import quote, unquote
 
-from paumer.pause_config import NO_PAUSE, PAPER_CONFIGS, PauseConfig, whole
+from paumer.pause_config import (
+    NO_MERGE,
+    NO_PAUSE,
+    PAPER_CONFIGS,
+    Amount,
+    MergeConfig,
+    PauseConfig,
+    whole,
+)
 
 CRITERIA = ("entropy", "neighbours")
 """Criteria that need nothing but the auxiliary head's logits."""
@@ -24,6 +33,9 @@ REMOVED_CRITERIA = ("borders", "margin", "confidence")
 """Criteria of 0.1 that won nothing: see the log of negative results."""
 
 LARGEST_SIDE = 65536
+FULL_SIZE = -1
+"""The size of a mode that leaves images as large as they are, spelled ``size=full``."""
+
 _LONGEST_SLUG = 120  # File names may have 255 bytes, of which others need some.
 _HINT = 'write STAGES [exit] [by=NAME] [protect=a+b] [size=288], such as "3:0.4,9:0.9 exit"'
 
@@ -32,13 +44,16 @@ _HINT = 'write STAGES [exit] [by=NAME] [protect=a+b] [size=288], such as "3:0.4,
 class Mode:
     """How an image runs.
 
-    ``criterion`` names what scores the patches, ``early_exit`` lets paused ones take the auxiliary
-    head's label, patches that look like a class in ``protect`` pause after all others, and ``size``
-    is the length to which the image's shorter side is scaled (None: as the model was trained).
-    Equal modes are equal values: where nothing pauses, only the size is left.
+    ``merge`` says after which blocks patches become part of similar ones, ``pause`` after which
+    some pause, of the same block after its merging. ``criterion`` names what scores the patches,
+    ``early_exit`` lets paused ones take the auxiliary head's label, patches that look like a class
+    in ``protect`` pause after all others, and ``size`` is the length to which the image's shorter
+    side is scaled (None: as the model was trained, FULL_SIZE: not at all).
+    Equal modes are equal values: where nothing pauses, only mergings and the size are left.
     """
 
     pause: PauseConfig = NO_PAUSE
+    merge: MergeConfig = NO_MERGE
     criterion: str = "entropy"
     early_exit: bool = False
     protect: tuple[str, ...] = ()
@@ -57,12 +72,19 @@ class Mode:
         if self.early_exit not in (True, False):
             raise TypeError(f"early_exit is {self.early_exit!r}: give True or False")
         size = None if self.size is None else whole("size", self.size)
-        if size is not None and not 1 <= size <= LARGEST_SIDE:
-            raise ValueError(f"size is {size}: give a side from 1 to {LARGEST_SIDE}")
+        if size not in (None, FULL_SIZE) and not 1 <= size <= LARGEST_SIDE:
+            raise ValueError(f"size is {size}: give a side from 1 to {LARGEST_SIDE}, or full")
         names = self.protect
         listed = isinstance(names, Collection) and not isinstance(names, str)
         if not (listed and all(name and isinstance(name, str) for name in names)):
             raise ValueError(f"protect is {self.protect!r}: give a list of class names")
+        if not isinstance(self.merge, MergeConfig):
+            raise TypeError(f"{self.merge!r} is not a MergeConfig: Mode.parse reads texts")
+        if self.pause.leaves and not self.early_exit:
+            raise ValueError(
+                f'all patches leave at the end of "{self.pause}", so nothing is left to decode: '
+                f"add exit"
+            )
         pauses = bool(self.pause)
         object.__setattr__(self, "criterion", self.criterion if pauses else "entropy")
         object.__setattr__(self, "early_exit", pauses and bool(self.early_exit))
@@ -70,7 +92,8 @@ class Mode:
         object.__setattr__(self, "size", size)
 
     def __str__(self) -> str:
-        parts = [str(self.pause)]
+        stages = [str(part) for part in (self.merge, self.pause) if part]
+        parts = [",".join(stages) or "none"]
         if self.early_exit:
             parts.append("exit")
         if self.criterion != "entropy":
@@ -78,8 +101,15 @@ class Mode:
         if self.protect:
             parts.append(f"protect={'+'.join(quote(name, safe='') for name in self.protect)}")
         if self.size is not None:
-            parts.append(f"size={self.size}")
+            parts.append("size=full" if self.size == FULL_SIZE else f"size={self.size}")
         return " ".join(parts)
+
+    @property
+    def stages(self) -> tuple[tuple[int, bool, Amount], ...]:
+        """All stages in the order they happen: after which block, whether it merges, how many."""
+        merges = [(block, True, ratio) for block, ratio in self.merge.stages]
+        pauses = [(block, False, amount) for block, amount in self.pause.stages]
+        return tuple(sorted([*merges, *pauses], key=lambda stage: (stage[0], not stage[1])))
 
     def __repr__(self) -> str:
         return f'Mode.parse("{self}")'
@@ -88,7 +118,14 @@ class Mode:
     def slug(self) -> str:
         """The spelling as part of a file name; a long one ends in a hash."""
         # A "_" of a class name is encoded, so that equal names mean equal modes.
-        marks: dict[str, str | int | None] = {" ": "_", ":": "-", "<": "lt", "=": "-", "_": "%5F"}
+        marks: dict[str, str | int | None] = {
+            " ": "_",
+            ":": "-",
+            "<": "lt",
+            "=": "-",
+            "_": "%5F",
+            "~": "m",
+        }
         text = str(self).translate(str.maketrans(marks))
         if len(text) <= _LONGEST_SLUG:
             return text
@@ -99,8 +136,13 @@ class Mode:
     def parse(cls, text: str) -> Self:
         """The mode spelled by ``text``, such as ``3:0.4,9:0.9 exit by=neighbours``."""
         # Stages may be written with blanks, as in "3:0.2, 5:0.4".
-        stages, *words = re.sub(r"\s*([,:<])\s*", r"\1", text).split() or ["none"]
-        settings: dict[str, Any] = {"pause": PauseConfig.parse(stages)}
+        stages, *words = re.sub(r"\s*([,:<~])\s*", r"\1", text).split() or ["none"]
+        merges = [part for part in stages.split(",") if "~" in part]
+        pauses = ",".join(part for part in stages.split(",") if "~" not in part)
+        settings: dict[str, Any] = {
+            "pause": PauseConfig.parse(pauses),
+            "merge": MergeConfig.parse(merges),
+        }
         value: object
         for word in words:
             unreadable = f'cannot read "{word}" in mode "{text}"'
@@ -113,6 +155,8 @@ class Mode:
                     name, value = "protect", tuple(unquote(part) for part in classes.split("+"))
                 case "size", "=", side if re.fullmatch(r"\d{1,9}", side):
                     name, value = "size", int(side)
+                case "size", "=", "full":
+                    name, value = "size", FULL_SIZE
                 case _:
                     raise ValueError(f"{unreadable}: {_HINT}")
             if name in settings:
@@ -141,9 +185,7 @@ def parse_modes(
     modes: list[Mode] = []
     for text in texts:
         stages, *words = text.split() or ["none"]
-        if text in points:
-            modes.append(points[text])
-        elif stages in grids:
+        if stages in grids and text not in points:
             modes += [Mode.parse(" ".join([str(one), *words])) for one in grids[stages]]
         else:
             modes.append(read_mode(text, points))

@@ -3,7 +3,7 @@
 import math
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Self
@@ -30,8 +30,9 @@ class Threshold:
 
 
 Amount = float | Threshold
+Ranges = Mapping[int, tuple[float, float]]
 
-DEFAULT_RANGES: Mapping[int, tuple[float, float]] = dict.fromkeys(range(3, 10), (0.2, 0.8))
+DEFAULT_RANGES: Ranges = dict.fromkeys(range(3, 10), (0.2, 0.8))
 """The paper's training ranges (section 4): a ratio of U[0.2, 0.8] after one of blocks 3 to 9."""
 
 
@@ -40,7 +41,8 @@ class PauseConfig:
     """Pauses in the order they happen: ``((3, 0.2), (5, 0.4))`` is spelled ``3:0.2,5:0.4``.
 
     Each stage is a block, counted from 1, and the ratio of the still active patches that pause
-    after it. No stage at all is spelled ``none``. The text is also the JSON form.
+    after it; a last ratio of 1 lets all of them leave, with early exit. No stage at all is spelled
+    ``none``. The text is also the JSON form.
     """
 
     stages: tuple[tuple[int, Amount], ...] = ()
@@ -63,10 +65,13 @@ class PauseConfig:
                 raise ValueError(
                     f'block {block} {order} in "{self}": give each block once, in ascending order'
                 )
-            if not isinstance(amount, Threshold) and not 0 <= amount < 1:
+            last = block == stages[-1][0]
+            if not isinstance(amount, Threshold) and not (
+                0 <= amount < 1 or (amount == 1 and last)
+            ):
                 raise ValueError(
-                    f'ratio {amount} of "{part}" is out of range: '
-                    f"a ratio is at least 0 and below 1, such as 0.4"
+                    f'ratio {amount} of "{part}" is out of range: a ratio is at least 0 and '
+                    f"below 1, such as 0.4, or 1 at the end"
                 )
             previous = block
 
@@ -81,6 +86,11 @@ class PauseConfig:
         """The blocks after which patches pause."""
         return tuple(block for block, _ in self.stages)
 
+    @property
+    def leaves(self) -> bool:
+        """Whether all patches leave at the last stage."""
+        return bool(self.stages) and self.stages[-1][1] == 1.0
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """The configuration spelled by ``text``, such as ``3:0.2,5:0.4`` or ``none``."""
@@ -89,29 +99,17 @@ class PauseConfig:
         return cls(tuple(_parse_stage(part.strip(), text) for part in text.split(",")))
 
     @classmethod
-    def draw(
-        cls,
-        seed: int,
-        step: int,
-        ranges: Mapping[int, tuple[float, float]] = DEFAULT_RANGES,
-        most: int = 1,
-    ) -> Self:
+    def draw(cls, seed: int, step: int, ranges: Ranges = DEFAULT_RANGES) -> Self:
         """One block and one ratio at random (section 3.2), the same for the same seed and step.
 
-        ``ranges`` gives each block that may be drawn its range of ratios; up to ``most`` blocks
-        are drawn. Nothing but the arguments decides, so every process and every resumed run draws
-        alike.
+        ``ranges`` gives each block that may be drawn its range of ratios. Nothing but the arguments
+        decides, so every process and every resumed run draws alike.
         """
         if not ranges:
             raise ValueError("no block to draw from: give at least one block its range of ratios")
-        if not 1 <= most <= len(ranges):
-            raise ValueError(f"cannot draw up to {most} of {len(ranges)} blocks: give at least 1")
         rng = random.Random(f"pause {seed} {step}")
-        if most == 1:
-            blocks = [rng.choice(sorted(ranges))]
-        else:
-            blocks = sorted(rng.sample(sorted(ranges), rng.randint(1, most)))
-        return cls(tuple((block, rng.uniform(*ranges[block])) for block in blocks))
+        block = rng.choice(sorted(ranges))
+        return cls(((block, rng.uniform(*ranges[block])),))
 
     def check(self, depth: int, early_exit: bool = False) -> None:
         """Raise unless a backbone of ``depth`` blocks can pause like this."""
@@ -130,6 +128,68 @@ class PauseConfig:
 
 NO_PAUSE = PauseConfig()
 """No patch pauses."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeConfig:
+    """Mergings: ``((1, 0.1), (2, 0.1), (5, 0.2))`` is spelled ``1-2:~0.1,5:~0.2``.
+
+    Each stage is a block, counted from 1, and the ratio of the active patches that are merged into
+    others after it, at most a half.
+    """
+
+    stages: tuple[tuple[int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        stages = tuple((whole("block", block), float(ratio) + 0.0) for block, ratio in self.stages)
+        object.__setattr__(self, "stages", stages)
+        blocks = [block for block, _ in stages]
+        if blocks != sorted(set(blocks)) or (blocks and blocks[0] < 1):
+            raise ValueError(
+                f'cannot merge after blocks {", ".join(map(str, blocks))} ("{self}"): '
+                f"they count from 1; give each once, in ascending order"
+            )
+        for block, ratio in stages:
+            if not 0 <= ratio <= 0.5:
+                raise ValueError(
+                    f'ratio {ratio} of "{block}:~{ratio}" is out of range: at most half of the '
+                    f"patches are merged into the others, so give one from 0 to 0.5"
+                )
+
+    def __str__(self) -> str:
+        parts: list[tuple[int, int, float]] = []
+        for block, ratio in self.stages:
+            if parts and parts[-1][1:] == (block - 1, ratio):
+                parts[-1] = (parts[-1][0], block, ratio)
+            else:
+                parts.append((block, block, ratio))
+        return ",".join(
+            f"{first}{f'-{last}' if last > first else ''}:~{_number(ratio)}"
+            for first, last, ratio in parts
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.stages)
+
+    @classmethod
+    def parse(cls, parts: Sequence[str]) -> Self:
+        """The mergings spelled by ``parts``, such as ``1-6:~0.1``."""
+        stages: list[tuple[int, float]] = []
+        for part in parts:
+            match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?:~(\d+\.?\d*|\.\d+)", part)
+            if match is None:
+                raise ValueError(
+                    f'cannot read "{part}": write 2:~0.1, or 1-6:~0.1 for blocks 1 to 6'
+                )
+            first, last = int(match[1]), int(match[2] or match[1])
+            if last < first:
+                raise ValueError(f'"{part}" names no blocks: write the lower one first')
+            stages += [(block, float(match[3])) for block in range(first, last + 1)]
+        return cls(tuple(sorted(stages)))
+
+
+NO_MERGE = MergeConfig()
+"""No patches are merged."""
 
 
 def whole(name: str, value: object) -> int:

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from paumer.pause_config import Amount, PauseConfig, Threshold
 
+Tokens = Float[Tensor, "b t d"]
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -25,17 +27,19 @@ class Stage:
     """
 
     block: int
-    tokens: Float[Tensor, "b t d"]
+    tokens: Tokens
     patch_index: Int[Tensor, "b n"]
     logits: Float[Tensor, "b n classes"]
     score: Float[Tensor, "b n"]
     kept: Int[Tensor, "b k"]
     rows: Int[Tensor, " r"]
+    sizes: Float[Tensor, "b n"] | None = None
+    """How many patches each one stands for, where some were merged before."""
 
 
 def keep_count(n: int, ratio: float) -> int:
-    """How many of ``n`` patches continue when a ratio of them pauses: at least one."""
-    return max(1, n - int(ratio * n))
+    """How many of ``n`` patches continue when a ratio of them pauses: none at 1, else some."""
+    return max(1, n - int(ratio * n)) if ratio < 1 else 0
 
 
 def keep_counts(n: int, config: PauseConfig) -> dict[int, int]:
@@ -82,14 +86,12 @@ def rows_of(kept: Int[Tensor, "b k"], length: int, prefix: int = 0) -> Int[Tenso
     return kept.flatten()
 
 
-def pause(tokens: Float[Tensor, "b t d"], rows: Int[Tensor, " r"]) -> Float[Tensor, "b s d"]:
+def pause(tokens: Tokens, rows: Int[Tensor, " r"]) -> Float[Tensor, "b s d"]:
     """The tokens in ``rows``, which continue. The others are left behind."""
     return tokens.flatten(0, 1).index_select(0, rows).view(tokens.shape[0], -1, tokens.shape[2])
 
 
-def mean_paused(
-    tokens: Float[Tensor, "b t d"], kept: Int[Tensor, "b k"], prefix: int = 0
-) -> Float[Tensor, "b 1 d"]:
+def mean_paused(tokens: Tokens, kept: Int[Tensor, "b k"], prefix: int) -> Float[Tensor, "b 1 d"]:
     """The mean of the patches that pause, of which there must be some."""
     patches = tokens[:, prefix:]
     paused = torch.ones_like(patches[..., :1]).scatter(1, kept[..., None], 0.0)
@@ -99,7 +101,7 @@ def mean_paused(
 def assemble(
     tokens: Float[Tensor, "b s d"],
     stages: Sequence[tuple[Float[Tensor, "b _t d"], Int[Tensor, " _r"]]],
-) -> Float[Tensor, "b t d"]:
+) -> Tokens:
     """All tokens in their first order: active ones as they are now, paused ones as they were.
 
     ``stages`` are the pauses in the order they happened, each as what it was given: the tokens

@@ -1,10 +1,9 @@
 """Any plain timm ViT seen through five names: embed, blocks, norm, width, prefix."""
 
 import difflib
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import timm
 import torch
@@ -27,7 +26,10 @@ _MODULES = ["vision_transformer", "deit", "eva"]  # Where timm keeps its plain V
 _CLASSIFIER = ("head", "fc_norm", "attn_pool", "pre_logits")  # Parts only a classifier uses.
 _ATTENTION_ENDS = ("attn.proj", "attn_out_proj")  # The layer after each attention in timm's blocks.
 
-
+Images = Float[Tensor, "b 3 h w"]
+Tokens = Float[Tensor, "b t d"]
+Table = Float[Tensor, "n r"] | Float[Tensor, "b 1 n r"]
+"""The rotary table of the active patches, of all images or of each."""
 Positions = tuple[Float[Tensor, "1 t d"] | None, Float[Tensor, "n r"] | None]
 """Position embeddings, and the rotary table of the patches, where a backbone has them."""
 
@@ -68,18 +70,14 @@ class Backbone(nn.Module):
     @property
     def blocks(self) -> nn.Sequential | nn.ModuleList:
         """The encoder's blocks; the paper's block l is ``blocks[l - 1]``."""
-        blocks: nn.Sequential | nn.ModuleList = self.vit.blocks
-        return blocks
+        return cast(nn.Sequential, self.vit.blocks)
 
     @property
-    def norm(self) -> Callable[[Tensor], Tensor]:
+    def norm(self) -> nn.Module:
         """The final norm."""
-        norm: Callable[[Tensor], Tensor] = self.vit.norm
-        return norm
+        return cast(nn.Module, self.vit.norm)
 
-    def embed(
-        self, images: Float[Tensor, "b 3 h w"]
-    ) -> tuple[Float[Tensor, "b t d"], Float[Tensor, "n r"] | None]:
+    def embed(self, images: Images) -> tuple[Tokens, Float[Tensor, "n r"] | None]:
         """The tokens that enter block 1, and the rotary table of the patches if there is one."""
         vit = self.vit
         patches = vit.patch_embed(images)
@@ -130,18 +128,18 @@ class Backbone(nn.Module):
     def run_block(
         self,
         number: int,
-        tokens: Float[Tensor, "b t d"],
-        table: Float[Tensor, "n r"] | Float[Tensor, "b 1 n r"] | None = None,
-    ) -> Float[Tensor, "b t d"]:
-        """The tokens after block ``number``, counted from 1."""
-        block = self.blocks[number - 1]
-        result: Tensor = block(tokens, rope=table) if self.rotary else block(tokens)
-        return result
+        tokens: Tokens,
+        table: Table | None = None,
+        bias: Float[Tensor, "b 1 1 t"] | None = None,
+    ) -> Tokens:
+        """The tokens after block ``number``, counted from 1; ``bias`` is added to all attention."""
+        more = {"rope": table} if self.rotary else {}
+        if bias is not None:
+            more["attn_mask"] = bias.to(tokens.dtype)
+        return cast(Tensor, self.blocks[number - 1](tokens, **more))
 
 
-def gather_table(
-    table: Float[Tensor, "n r"] | Float[Tensor, "b 1 n r"], kept: Int[Tensor, "b k"]
-) -> Float[Tensor, "b 1 k r"]:
+def gather_table(table: Table, kept: Int[Tensor, "b k"]) -> Float[Tensor, "b 1 k r"]:
     """The rotary table of the patches that continue, which differ from image to image."""
     if table.dim() == 2:
         return table[kept].unsqueeze(1)

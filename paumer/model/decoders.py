@@ -1,8 +1,7 @@
 """From tokens and their grid to logits: linear, Segmenter's mask transformer, SETR-PUP."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -10,21 +9,26 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from paumer.merging import attention_bias
 from paumer.model.backbone import attention_block_macs
+
+Grid = tuple[int, int]
+"""How many patches an image has down and across."""
+Patches = Float[Tensor, "b n d"]
+Logits = Float[Tensor, "b n classes"]
+Sizes = Float[Tensor, "b n"]
+Options = Mapping[str, float]
 
 
 class TokenDecoder(nn.Module):
     """A decoder that gives every token its logits, whatever tokens there are: it can early-exit."""
 
-    def token_logits(self, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b n classes"]:
-        """Class logits of each token."""
-        raise NotImplementedError
+    token_logits: Callable[[Patches, Sizes | None], Logits]
+    """Class logits of each token, some of which may stand for several patches."""
 
-    def forward(
-        self, tokens: Float[Tensor, "b n d"], grid: tuple[int, int]
-    ) -> Float[Tensor, "b classes h w"]:
+    def forward(self, tokens: Patches, grid: Grid) -> Float[Tensor, "b classes h w"]:
         """Class logits on the patch grid."""
-        return to_grid(self.token_logits(tokens), grid)
+        return to_grid(self.token_logits(tokens, None), grid)
 
 
 class AuxHead(nn.Linear):
@@ -43,10 +47,9 @@ class LinearDecoder(TokenDecoder):
         super().__init__()
         self.head = AuxHead(width, classes)
 
-    def token_logits(self, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b n classes"]:
+    def token_logits(self, tokens: Patches, sizes: Sizes | None = None) -> Logits:
         """Class logits of each token."""
-        logits: Tensor = self.head(tokens)
-        return logits
+        return cast(Tensor, self.head(tokens))
 
     def macs(self, tokens: int) -> int:
         """MACs over ``tokens`` patches of one image."""
@@ -80,18 +83,18 @@ class MaskTransformer(TokenDecoder):
         nn.init.normal_(self.project_patches.weight, std=width**-0.5)
         nn.init.normal_(self.project_classes.weight, std=width**-0.5)
 
-    def token_logits(self, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b n classes"]:
-        """Class logits of each token."""
+    def token_logits(self, tokens: Patches, sizes: Sizes | None = None) -> Logits:
+        """Class logits of each token; those of merged patches are as if they were all there."""
         count = tokens.shape[1]
         embedding = self.class_embedding.expand(tokens.shape[0], -1, -1)
         both = torch.cat([self.project(tokens), embedding], 1)
+        bias = None if sizes is None else attention_bias(sizes, behind=embedding.shape[1])
         for block in self.blocks:
-            both = block(both)
+            both = block(both) if bias is None else block(both, attn_mask=bias.to(both.dtype))
         both = self.norm(both)
         patches = F.normalize(self.project_patches(both[:, :count]), dim=-1)
         classes = F.normalize(self.project_classes(both[:, count:]), dim=-1)
-        logits: Tensor = self.mask_norm(patches @ classes.transpose(1, 2))
-        return logits
+        return cast(Tensor, self.mask_norm(patches @ classes.transpose(1, 2)))
 
     def macs(self, tokens: int) -> int:
         """MACs over ``tokens`` patches of one image."""
@@ -123,17 +126,14 @@ class PUPDecoder(nn.Module):
         )
         self.classifier = nn.Conv2d(channels, classes, 1)
 
-    def forward(
-        self, tokens: Float[Tensor, "b n d"], grid: tuple[int, int]
-    ) -> Float[Tensor, "b classes h w"]:
+    def forward(self, tokens: Patches, grid: Grid) -> Float[Tensor, "b classes h w"]:
         """Class logits on a grid ``scale ** (depth - 1)`` times as fine as the patches."""
         features = to_grid(tokens, grid)
         for number, convolution in enumerate(self.convolutions):
             if number:
                 features = upsample(features, tuple(self.scale * s for s in features.shape[2:]))
             features = convolution(features)
-        logits: Tensor = self.classifier(features)
-        return logits
+        return cast(Tensor, self.classifier(features))
 
     def macs(self, tokens: int) -> int:
         """MACs over ``tokens`` patches of one image."""
@@ -149,23 +149,18 @@ Decoder = LinearDecoder | MaskTransformer | PUPDecoder
 DECODERS = {"linear": LinearDecoder, "mask": MaskTransformer, "pup": PUPDecoder}
 
 
-def create_decoder(
-    name: str, width: int, classes: int, options: Mapping[str, Any] = MappingProxyType({})
-) -> Decoder:
+def create_decoder(name: str, width: int, classes: int, options: Options | None = None) -> Decoder:
     """The decoder of that name: ``linear``, ``mask`` or ``pup``."""
     if name not in DECODERS:
         raise ValueError(f'no decoder "{name}": choose one of {", ".join(DECODERS)}')
-    decoder: Decoder = DECODERS[name](width, classes, **options)
-    return decoder
+    return cast(Decoder, DECODERS[name](width, classes, **(options or {})))
 
 
-def to_grid(values: Float[Tensor, "b n c"], grid: tuple[int, int]) -> Float[Tensor, "b c h w"]:
+def to_grid(values: Float[Tensor, "b n c"], grid: Grid) -> Float[Tensor, "b c h w"]:
     """Values of patches in reading order, laid out as an image."""
     return values.transpose(1, 2).reshape(values.shape[0], values.shape[2], *grid)
 
 
-def upsample(
-    values: Float[Tensor, "b c h w"], size: tuple[int, ...]
-) -> Float[Tensor, "b c height width"]:
+def upsample(values: Float[Tensor, "b c h w"], size: tuple[int, ...]) -> Float[Tensor, "b c H W"]:
     """The image enlarged to ``size`` (height, width), bilinearly between pixel centres."""
     return F.interpolate(values, size=size, mode="bilinear", align_corners=False)

@@ -1,7 +1,7 @@
-"""The segmenter whose patches pause: walk, score, pause, assemble, decode; early exit."""
+"""The segmenter whose patches pause and merge: walk, score, pause, assemble, decode; early exit."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 import torch
@@ -9,46 +9,21 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from paumer import criteria, pausing
+from paumer import criteria, merging, pausing
 from paumer.criteria import Criterion
+from paumer.merging import Merge
 from paumer.mode import UNPAUSED, Mode, ModeLike, read_mode
-from paumer.model.backbone import Backbone, attention_block_macs, extend_table, gather_table
+from paumer.model.backbone import Backbone, Images, attention_block_macs, extend_table, gather_table
 from paumer.model.config import ModelConfig
-from paumer.model.decoders import Decoder, TokenDecoder, to_grid, upsample
+from paumer.model.decoders import Decoder, Grid, TokenDecoder, to_grid, upsample
+from paumer.model.prediction import Prediction
 from paumer.model.pretrained import Pretrained
-from paumer.model.walk import Branch, Pause, Step, Walk
-from paumer.pausing import Stage
+from paumer.model.walk import Branch, Coming, Merging, Pause, Step, Walk, active_counts
+from paumer.pause_config import Threshold
+from paumer.pausing import Stage, Tokens
 
 GivenCriteria = Mapping[str, Criterion]
 """What names of criteria stand for in one call: the random one's seed, the oracle's labels."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """What ``forward`` gives: class logits, and what happened at each pause.
-
-    ``grid`` is the number of patches down and across. With early exit the logits are
-    log-probabilities.
-    """
-
-    logits: Float[Tensor, "b classes h w"]
-    stages: tuple[Stage, ...]
-    grid: tuple[int, int]
-
-    def __repr__(self) -> str:
-        return f"Prediction(logits of {tuple(self.logits.shape)}, {len(self.stages)} stages)"
-
-    def paused_after(self) -> Int[Tensor, "b gh gw"]:
-        """The block after which each patch paused, 0 where it went through all of them."""
-        blocks = torch.zeros(
-            self.logits.shape[0] * self.grid[0] * self.grid[1],  # len() would fix it in exports.
-            dtype=torch.long,
-            device=self.logits.device,
-        )
-        for stage in self.stages:
-            blocks[stage.patch_index] = stage.block
-            blocks[stage.patch_index.gather(1, stage.kept)] = 0
-        return blocks.view(-1, *self.grid)
 
 
 class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
@@ -82,7 +57,7 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
 
     def forward(
         self,
-        images: Float[Tensor, "b 3 h w"],
+        images: Images,
         mode: ModeLike = UNPAUSED,
         criterion: Criterion | None = None,
         full_size: bool = True,
@@ -105,7 +80,7 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
 
     def forward_many(
         self,
-        images: Float[Tensor, "b 3 h w"],
+        images: Images,
         modes: Sequence[Mode],
         given: GivenCriteria = MappingProxyType({}),
         each_step: Callable[[], None] | None = None,
@@ -125,8 +100,8 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
             for number in step.ends:
                 yield number, self.finish(step.walks, grid, modes[number].early_exit)
 
-    def plan(self, modes: Sequence[Mode], grid: tuple[int, int], given: GivenCriteria) -> Branch:
-        """Modes as a tree of pauses."""
+    def plan(self, modes: Sequence[Mode], grid: Grid, given: GivenCriteria) -> Branch:
+        """Modes as a tree of stages."""
         scores: dict[tuple[str, tuple[str, ...]], Criterion] = {}
         chains = []
         for number, mode in enumerate(modes):
@@ -134,44 +109,52 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
             key = (mode.criterion, mode.protect)
             if mode.pause and key not in scores:
                 scores[key] = self.criterion(mode, grid, given)
-            stages = [Pause(block, amount, scores[key]) for block, amount in mode.pause.stages]
+            stages: list[Coming] = []
+            for block, merges, amount in mode.stages:
+                if merges:
+                    assert not isinstance(amount, Threshold)
+                    stages.append(Merging(block, amount))
+                else:
+                    stages.append(Pause(block, amount, scores[key]))
             chains.append((number, stages))
         return Branch.tree(chains)
 
-    def criterion(
-        self, mode: Mode, grid: tuple[int, int], given: GivenCriteria = MappingProxyType({})
-    ) -> Criterion:
+    def criterion(self, mode: Mode, grid: Grid, given: GivenCriteria) -> Criterion:
         """What scores the patches in a mode: the one place where names become functions."""
         score = given.get(mode.criterion) or criteria.named(mode.criterion, grid)
         protected = [self._names.index(name) for name in mode.protect]
         return criteria.protecting(score, protected) if protected else score
 
-    def steps(self, images: Float[Tensor, "b 3 h w"], branch: Branch) -> Iterator[Step]:
-        """Images of whole patches after every block and every pause of a tree of pauses."""
+    def steps(self, images: Images, branch: Branch) -> Iterator[Step]:
+        """Images of whole patches after every block and every stage of a tree of stages."""
         yield from self._travel([self.start(images)], 0, branch)
 
-    def each_block(self, images: Float[Tensor, "b 3 h w"]) -> Iterator[Float[Tensor, "b t d"]]:
+    def each_block(self, images: Images) -> Iterator[Tokens]:
         """The tokens of images of whole patches after each block, when nothing pauses."""
         for step in self.steps(images, Branch(ends=(0,))):
             if not step.ends:
                 yield step.walks[0].tokens
 
     def _travel(self, walks: list[Walk], done: int, branch: Branch) -> Iterator[Step]:
-        for pause, following in branch.pauses:
-            for block in range(done + 1, pause.block + 1):
+        for stage, following in branch.coming:
+            for block in range(done + 1, stage.block + 1):
                 walks = [self.run_block(walk, block) for walk in walks]
                 yield Step(block, walks)
-            done = pause.block
-            paused = [part for walk in walks for part in self.pause(walk, pause)]
-            yield Step(done, paused, paused=True)
-            yield from self._travel(paused, done, following)
+            done = stage.block
+            if isinstance(stage, Merging):
+                after = [self.merge(walk, stage) for walk in walks]
+            else:
+                after = [part for walk in walks for part in self.pause(walk, stage)]
+            yield Step(done, after, paused=True)
+            yield from self._travel(after, done, following)
         if branch.ends:
-            for block in range(done + 1, self.backbone.depth + 1):
+            left = walks[0].patch_index.shape[1]  # None, where all have left.
+            for block in range(done + 1, self.backbone.depth + 1 if left else 0):
                 walks = [self.run_block(walk, block) for walk in walks]
                 yield Step(block, walks)
             yield Step(self.backbone.depth, walks, ends=branch.ends)
 
-    def start(self, images: Float[Tensor, "b 3 h w"]) -> Walk:
+    def start(self, images: Images) -> Walk:
         """Images of whole patches, cut and embedded, before block 1."""
         tokens, table = self.backbone.embed(images)
         batch, patches = tokens.shape[0], tokens.shape[1] - self.backbone.prefix
@@ -181,12 +164,16 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
     def run_block(self, walk: Walk, block: int) -> Walk:
         """The walk after ``block``, before which it stands."""
         tokens, table, means = walk.tokens, walk.table, walk.means
+        bias = None
+        if walk.sizes is not None:
+            behind = 0 if means is None else means.shape[1]
+            bias = merging.attention_bias(walk.sizes, self.backbone.prefix, behind)
         if means is None:
-            return replace(walk, tokens=self.backbone.run_block(block, tokens, table))
+            return replace(walk, tokens=self.backbone.run_block(block, tokens, table, bias))
         count = tokens.shape[1]
         both = torch.cat([tokens, means], 1)  # They stand behind the patches.
         table = None if table is None else extend_table(table, means.shape[1])
-        both = self.backbone.run_block(block, both, table)
+        both = self.backbone.run_block(block, both, table, bias)
         return replace(walk, tokens=both[:, :count], means=both[:, count:])
 
     def pause(self, walk: Walk, pause: Pause) -> list[Walk]:
@@ -202,18 +189,41 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
                 part, logits, score = walk.select(images), logits[images], score[images]
             kept = pausing.choose(score, keep)
             rows = pausing.rows_of(kept, part.tokens.shape[1], prefix)
-            stage = Stage(pause.block, part.tokens, part.patch_index, logits, score, kept, rows)
+            index, sizes = part.patch_index, part.sizes
+            stage = Stage(pause.block, part.tokens, index, logits, score, kept, rows, sizes)
             walks.append(
                 replace(
                     part,
                     tokens=pausing.pause(part.tokens, rows),
-                    patch_index=part.patch_index.gather(1, kept),
+                    patch_index=index.gather(1, kept),
                     table=None if part.table is None else gather_table(part.table, kept),
                     stages=(*part.stages, stage),
+                    sizes=None if sizes is None else sizes.gather(1, kept),
                     means=self._means(part, kept) if self.context else None,
                 )
             )
         return walks
+
+    def merge(self, walk: Walk, merge: Merging) -> Walk:
+        """The walk with the most similar patches merged."""
+        index, prefix = walk.patch_index, self.backbone.prefix
+        keep, n = merge.amount, index.shape[1]
+        if isinstance(keep, float):
+            keep = merging.merged_count(n, keep)
+            if keep == n:
+                return walk
+        patches = walk.tokens[:, prefix:]
+        kept, owner = merging.match(patches, keep)
+        sizes = torch.ones_like(patches[..., 0]) if walk.sizes is None else walk.sizes
+        patches, sizes = merging.merge(patches, sizes, owner, keep)
+        return replace(
+            walk,
+            tokens=torch.cat([walk.tokens[:, :prefix], patches], 1),
+            patch_index=index.gather(1, kept),
+            table=None if walk.table is None else gather_table(walk.table, kept),
+            merges=(*walk.merges, Merge(merge.block, index, kept, owner)),
+            sizes=sizes,
+        )
 
     def _means(self, walk: Walk, kept: Int[Tensor, "b k"]) -> Float[Tensor, "b m d"] | None:
         """Those of earlier pauses, and that of the patches which pause now, if any do."""
@@ -222,37 +232,75 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
         mean = pausing.mean_paused(walk.tokens, kept, self.backbone.prefix)
         return mean if walk.means is None else torch.cat([walk.means, mean], 1)
 
-    def assemble(self, walk: Walk) -> Float[Tensor, "b t d"]:
+    def assemble(self, walk: Walk) -> Tokens:
         """All tokens of a walk's images in their first order, paused ones as they stood."""
         return pausing.assemble(walk.tokens, [(stage.tokens, stage.rows) for stage in walk.stages])
 
-    def finish(
-        self, walks: Sequence[Walk], grid: tuple[int, int], early_exit: bool = False
-    ) -> Prediction:
+    def finish(self, walks: Sequence[Walk], grid: Grid, early_exit: bool = False) -> Prediction:
         """The coarse prediction of walks that went through all blocks, in the images' order."""
-        parts = [self._exit(walk) if early_exit else self.assemble(walk) for walk in walks]
+        merged = bool(walks[0].merges)
+        decoded = early_exit or (merged and isinstance(self.decoder, TokenDecoder))
+        if merged:
+            parts = [self._come_apart(walk, early_exit) for walk in walks]
+        else:
+            parts = [self._exit(walk) if early_exit else self.assemble(walk) for walk in walks]
         whole = parts[0]
         if len(walks) > 1:
             order = torch.cat([walk.images for walk in walks]).argsort()
             whole = torch.cat(parts)[order]
-        if early_exit:
+        if decoded:
             logits = to_grid(whole, grid)
         else:
-            logits = self.decoder(self.backbone.norm(whole)[:, self.backbone.prefix :], grid)
-        return Prediction(logits, tuple(s for walk in walks for s in walk.stages), grid)
+            patches = whole if merged else self.backbone.norm(whole)[:, self.backbone.prefix :]
+            logits = self.decoder(patches, grid)
+        stages = tuple(stage for walk in walks for stage in walk.stages)
+        return Prediction(logits, stages, grid, tuple(m for walk in walks for m in walk.merges))
+
+    def _come_apart(self, walk: Walk, early_exit: bool) -> Float[Tensor, "b n c"]:
+        """The logits of all patches, some of which were merged; of PUP, the normed tokens.
+
+        A decoder of tokens runs on merged ones: what stands for several patches counts so often.
+        """
+        prefix, events = self.backbone.prefix, walk.events
+        assert walk.sizes is not None
+        active = walk.patch_index.shape[1]
+        rows, paused = merging.come_apart(
+            active,
+            [event.kept if isinstance(event, Stage) else event for event in events],
+            [event.patch_index.shape[1] for event in events],
+        )
+        own = walk.tokens[:, prefix:]
+        if early_exit:
+            values = [self._log_probabilities(walk)]
+            values += [_at(s.logits.log_softmax(-1), p) for s, p in _pairs(walk, paused)]
+            return _at(torch.cat(values, 1), rows)
+        tokens = [own, *(_at(s.tokens[:, prefix:], p) for s, p in _pairs(walk, paused))]
+        whole = self.backbone.norm(torch.cat(tokens, 1))
+        if not isinstance(self.decoder, TokenDecoder):
+            return _at(whole, rows)
+        sizes = [walk.sizes]
+        for stage, places in _pairs(walk, paused):
+            before = torch.ones_like(stage.score) if stage.sizes is None else stage.sizes
+            sizes.append(before.gather(1, places))
+        return _at(self.decoder.token_logits(whole, torch.cat(sizes, 1)), rows)
 
     def _exit(self, walk: Walk) -> Float[Tensor, "b n classes"]:
-        # Log-probabilities, because the two heads' raw logits have different scales.
-        assert isinstance(self.decoder, TokenDecoder)
-        patches = self.backbone.norm(walk.tokens)[:, self.backbone.prefix :]
-        log_p = self.decoder.token_logits(patches).log_softmax(-1)
         stages = [
             (stage.logits.log_softmax(-1), pausing.rows_of(stage.kept, stage.patch_index.shape[1]))
             for stage in walk.stages
         ]
-        return pausing.assemble(log_p, stages)
+        return pausing.assemble(self._log_probabilities(walk), stages)
 
-    def grid(self, images: Float[Tensor, "b 3 h w"]) -> tuple[int, int]:
+    def _log_probabilities(self, walk: Walk) -> Float[Tensor, "b n classes"]:
+        """What the decoder says of the active patches, of which there may be none."""
+        # Log-probabilities, because the two heads' raw logits have different scales.
+        assert isinstance(self.decoder, TokenDecoder)
+        patches = self.backbone.norm(walk.tokens)[:, self.backbone.prefix :]
+        if not patches.shape[1]:
+            return walk.stages[-1].logits[:, :0]
+        return self.decoder.token_logits(patches, walk.sizes).log_softmax(-1)
+
+    def grid(self, images: Images) -> Grid:
         """How many patches there are down and across images of whole patches."""
         height, width = self.backbone.patch
         return images.shape[2] // height, images.shape[3] // width
@@ -265,6 +313,12 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
                 f"scale them first, or give the mode to a Predictor"
             )
         mode.pause.check(self.backbone.depth, mode.early_exit)
+        last = mode.merge.stages[-1][0] if mode.merge else 0
+        if last > self.backbone.depth or (mode.pause.leaves and last > mode.pause.blocks[-1]):
+            raise ValueError(
+                f'nothing is left to merge after block {last} ("{mode}"): '
+                f"this backbone has {self.backbone.depth} blocks"
+            )
         if mode.early_exit and not isinstance(self.decoder, TokenDecoder):
             raise ValueError(
                 f"early exit is not possible with {type(self.decoder).__name__}: it convolves over "
@@ -284,22 +338,37 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
         self.check(mode)
         backbone = self.backbone
         patches = -(-size[0] // backbone.patch[0]) * -(-size[1] // backbone.patch[1])
-        kept = pausing.keep_counts(patches, mode.pause)
+        counts = active_counts(patches, mode)
         head = sum(m.weight.numel() for m in self.aux_head.modules() if isinstance(m, nn.Linear))
         total = patches * int(backbone.vit.patch_embed.proj.weight.numel())
-        active, means = patches, 0
+        active, means, paused = patches, 0, 0
         for number, block in enumerate(backbone.blocks, 1):
-            total += attention_block_macs(block, backbone.prefix + active + means)
-            if number in kept:
-                total += (backbone.prefix + active) * head
-                means += self.context and kept[number] < active
-                active = kept[number]
-        return total + self.decoder.macs(active if mode.early_exit else patches)
+            total += attention_block_macs(block, backbone.prefix + active + means) if active else 0
+            for _, merges, left in (count for count in counts if count[0] == number):
+                if merges:
+                    total += (active // 2) * (active - active // 2) * backbone.width
+                else:
+                    total += (backbone.prefix + active) * head
+                    means += self.context and left < active
+                    paused += active - left
+                active = left
+        if mode.early_exit:
+            return total + (self.decoder.macs(active) if active else 0)
+        whole = not isinstance(self.decoder, TokenDecoder)
+        return total + self.decoder.macs(patches if whole else active + paused)
 
 
-def pad_to_patches(
-    images: Float[Tensor, "b 3 h w"], patch: tuple[int, int]
-) -> Float[Tensor, "b 3 height width"]:
+def _at(values: Float[Tensor, "b n c"], index: Int[Tensor, "b m"]) -> Float[Tensor, "b m c"]:
+    return values.gather(1, index[..., None].expand(-1, -1, values.shape[2]))
+
+
+def _pairs(
+    walk: Walk, paused: Sequence[Int[Tensor, "b _p"]]
+) -> Iterator[tuple[Stage, Int[Tensor, "b _p"]]]:
+    return zip(walk.stages, paused, strict=True)
+
+
+def pad_to_patches(images: Images, patch: tuple[int, int]) -> Float[Tensor, "b 3 height width"]:
     """The images, with zeros added right and below to make whole patches."""
     down, right = -images.shape[2] % patch[0], -images.shape[3] % patch[1]
     return F.pad(images, (0, right, 0, down)) if down or right else images

@@ -1,4 +1,4 @@
-"""Images on their way through the encoder, and the tree of pauses that they follow."""
+"""Images on their way through the encoder, and the tree of stages that they follow."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,10 +7,12 @@ from typing import NamedTuple
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from paumer import pausing
+from paumer import merging, pausing
 from paumer.criteria import Criterion
-from paumer.pause_config import Amount
-from paumer.pausing import Stage
+from paumer.merging import Merge
+from paumer.mode import Mode
+from paumer.pause_config import Amount, Threshold
+from paumer.pausing import Stage, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,20 +20,29 @@ class Walk:
     """Images on their way through the encoder, equally many patches of each still active.
 
     ``table`` is the rotary table of the active patches. ``means`` go through the blocks too, one
-    for each pause, where the network has a context.
+    for each pause, where the network has a context. ``sizes`` says how many patches each active one
+    stands for, once some were merged.
     """
 
-    tokens: Float[Tensor, "b t d"]
+    tokens: Tokens
     patch_index: Int[Tensor, "b n"]
     table: Tensor | None
     stages: tuple[Stage, ...] = ()
     means: Float[Tensor, "b m d"] | None = None
+    merges: tuple[Merge, ...] = ()
+    sizes: Float[Tensor, "b n"] | None = None
 
     @property
     def images(self) -> Int[Tensor, " b"]:
         """Which images of the batch these are."""
-        first = self.stages[0].patch_index if self.stages else self.patch_index
+        first = self.events[0].patch_index if self.events else self.patch_index
         return first[:, 0] // first.shape[1]
+
+    @property
+    def events(self) -> list[Stage | Merge]:
+        """Pauses and mergings in the order they happened."""
+        both: list[Stage | Merge] = [*self.merges, *self.stages]
+        return sorted(both, key=lambda event: (event.block, isinstance(event, Stage)))
 
     def select(self, images: Int[Tensor, " g"]) -> "Walk":
         """The same walk of some of its images."""
@@ -40,7 +51,12 @@ class Walk:
             parts = (old.tokens, old.patch_index, old.logits, old.score, old.kept)
             tokens, patch_index, logits, score, kept = (part[images] for part in parts)
             rows = pausing.rows_of(kept, tokens.shape[1], tokens.shape[1] - patch_index.shape[1])
-            stages.append(Stage(old.block, tokens, patch_index, logits, score, kept, rows))
+            sizes = None if old.sizes is None else old.sizes[images]
+            stages.append(Stage(old.block, tokens, patch_index, logits, score, kept, rows, sizes))
+        merges = [
+            Merge(old.block, old.patch_index[images], old.kept[images], old.owner[images])
+            for old in self.merges
+        ]
         table = self.table
         if table is not None and table.dim() == 4:
             table = table[images]
@@ -51,6 +67,8 @@ class Walk:
             table=table,
             stages=tuple(stages),
             means=None if self.means is None else self.means[images],
+            merges=tuple(merges),
+            sizes=None if self.sizes is None else self.sizes[images],
         )
 
 
@@ -62,38 +80,60 @@ class Pause(NamedTuple):
     criterion: Criterion
 
 
+class Merging(NamedTuple):
+    """One merging to come: after which block, and what ratio or how many patches are left."""
+
+    block: int
+    amount: float | int
+
+
+Coming = Pause | Merging
+
+
 @dataclass(frozen=True)
 class Branch:
-    """A tree of pauses: those that come next, by block, and the numbers of what ends here."""
+    """A tree of stages: those that come next, by block, and the numbers of what ends here."""
 
-    pauses: Sequence[tuple[Pause, "Branch"]] = ()
+    coming: Sequence[tuple[Coming, "Branch"]] = ()
     ends: Sequence[int] = ()
 
     @classmethod
-    def chain(cls, pauses: Sequence[Pause]) -> "Branch":
-        """Pauses one after the other, with one end."""
+    def chain(cls, stages: Sequence[Coming]) -> "Branch":
+        """Stages one after the other, with one end."""
         branch = cls(ends=(0,))
-        for pause in reversed(pauses):
-            branch = cls(pauses=((pause, branch),))
+        for stage in reversed(stages):
+            branch = cls(coming=((stage, branch),))
         return branch
 
     @classmethod
-    def tree(cls, chains: Sequence[tuple[int, Sequence[Pause]]]) -> "Branch":
-        """Numbered chains of pauses as one tree, in which equal beginnings are one."""
-        coming: dict[Pause, list[tuple[int, Sequence[Pause]]]] = {}
-        for number, pauses in chains:
-            if pauses:
-                coming.setdefault(pauses[0], []).append((number, pauses[1:]))
+    def tree(cls, chains: Sequence[tuple[int, Sequence[Coming]]]) -> "Branch":
+        """Numbered chains of stages as one tree, in which equal beginnings are one."""
+        coming: dict[Coming, list[tuple[int, Sequence[Coming]]]] = {}
+        for number, stages in chains:
+            if stages:
+                coming.setdefault(stages[0], []).append((number, stages[1:]))
         return cls(
-            [(pause, cls.tree(coming[pause])) for pause in sorted(coming, key=lambda p: p.block)],
-            [number for number, pauses in chains if not pauses],
+            [(stage, cls.tree(coming[stage])) for stage in sorted(coming, key=lambda s: s.block)],
+            [number for number, stages in chains if not stages],
         )
 
 
 class Step(NamedTuple):
-    """Where images stand: after a block, just after a pause there, or at the end of a branch."""
+    """Where images stand: after a block, just after a stage there, or at the end of a branch."""
 
     block: int
     walks: list[Walk]
     paused: bool = False
     ends: Sequence[int] = ()
+
+
+def active_counts(patches: int, mode: Mode) -> list[tuple[int, bool, int]]:
+    """After which block each stage of a mode happens, whether it merges, and how many are left."""
+    counts = []
+    for block, merges, amount in mode.stages:
+        if isinstance(amount, Threshold):
+            raise ValueError(f'the cost of "{mode}" depends on the image: give ratios')
+        count = merging.merged_count if merges else pausing.keep_count
+        patches = count(patches, amount)
+        counts.append((block, merges, patches))
+    return counts

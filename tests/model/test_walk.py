@@ -39,10 +39,10 @@ def test_equal_beginnings_are_one_branch():
     chains = [(0, []), (1, [first, third]), (2, [second]), (3, [first]), (4, [first, second])]
     tree = Branch.tree(chains)
     assert list(tree.ends) == [0]
-    (pause, shared), (later, last) = tree.pauses
+    (pause, shared), (later, last) = tree.coming
     assert (pause, later) == (first, second)
     assert (list(shared.ends), list(last.ends)) == ([3], [2])
-    assert [(pause, list(branch.ends)) for pause, branch in shared.pauses] == [
+    assert [(pause, list(branch.ends)) for pause, branch in shared.coming] == [
         (second, [4]),
         (third, [1]),
     ]
@@ -51,15 +51,15 @@ def test_equal_beginnings_are_one_branch():
 def test_another_criterion_is_another_branch():
     own = [Pause(2, 0.4, criteria.entropy), Pause(2, 0.4, criteria.neighbours((5, 7)))]
     tree = Branch.tree([(number, [pause]) for number, pause in enumerate(own)])
-    assert [pause for pause, _ in tree.pauses] == own
+    assert [pause for pause, _ in tree.coming] == own
 
 
 def test_a_chain_has_one_end():
     pauses = [Pause(block, 0.4, criteria.entropy) for block in (2, 4)]
-    ((pause, inner),) = Branch.chain(pauses).pauses
-    ((later, end),) = inner.pauses
+    ((pause, inner),) = Branch.chain(pauses).coming
+    ((later, end),) = inner.coming
     assert [pause, later] == pauses
-    assert (end.pauses, list(end.ends)) == ((), [0])
+    assert (end.coming, list(end.ends)) == ((), [0])
     assert list(Branch.chain([]).ends) == [0]
 
 

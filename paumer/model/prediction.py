@@ -1,0 +1,53 @@
+"""What a network says of a batch of images."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from paumer.merging import Merge
+from paumer.model.decoders import Grid
+from paumer.pausing import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What ``forward`` gives: class logits, and what happened at each pause.
+
+    ``grid`` is the number of patches down and across. With early exit the logits are
+    log-probabilities.
+    """
+
+    logits: Float[Tensor, "b classes h w"]
+    stages: tuple[Stage, ...]
+    grid: Grid
+    merges: tuple[Merge, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Prediction(logits of {tuple(self.logits.shape)}, {len(self.stages)} stages)"
+
+    def paused_after(self) -> Int[Tensor, "b gh gw"]:
+        """The block after which each patch paused, 0 where it went through all of them."""
+        blocks = self._zeros()
+        for stage in self.stages:
+            blocks[stage.patch_index] = stage.block
+            blocks[stage.patch_index.gather(1, stage.kept)] = 0
+        # What is part of another patch went as far as that one; the last to be merged first.
+        for merge in reversed(self.merges):
+            whole = merge.patch_index.gather(1, merge.kept).gather(1, merge.owner)
+            blocks[merge.patch_index] = blocks[whole]
+        return blocks.view(-1, *self.grid)
+
+    def merged_after(self) -> Int[Tensor, "b gh gw"]:
+        """The block after which each patch became part of another one, 0 where it did not."""
+        blocks = self._zeros()
+        for merge in self.merges:
+            before = blocks[merge.patch_index.gather(1, merge.kept)]
+            blocks[merge.patch_index] = merge.block
+            blocks[merge.patch_index.gather(1, merge.kept)] = before
+        return blocks.view(-1, *self.grid)
+
+    def _zeros(self) -> Int[Tensor, " n"]:
+        batch = self.logits.shape[0]  # len() would fix it in exports.
+        return self.logits.new_zeros(batch * self.grid[0] * self.grid[1], dtype=torch.long)
