@@ -124,9 +124,8 @@ class Mode:
             "<": "lt",
             "=": "-",
             "_": "%5F",
-            "~": "m",
         }
-        text = str(self).translate(str.maketrans(marks))
+        text = str(self).replace(":~", "-m").translate(str.maketrans(marks))
         if len(text) <= _LONGEST_SLUG:
             return text
         end = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -136,7 +135,8 @@ class Mode:
     def parse(cls, text: str) -> Self:
         """The mode spelled by ``text``, such as ``3:0.4,9:0.9 exit by=neighbours``."""
         # Stages may be written with blanks, as in "3:0.2, 5:0.4".
-        stages, *words = re.sub(r"\s*([,:<~])\s*", r"\1", text).split() or ["none"]
+        joined = re.sub(r":\s*~\s*", ":~", re.sub(r"\s*([,:<])\s*", r"\1", text))
+        stages, *words = joined.split() or ["none"]
         merges = [part for part in stages.split(",") if "~" in part]
         pauses = ",".join(part for part in stages.split(",") if "~" not in part)
         settings: dict[str, Any] = {

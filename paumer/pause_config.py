@@ -176,7 +176,7 @@ class MergeConfig:
         """The mergings spelled by ``parts``, such as ``1-6:~0.1``."""
         stages: list[tuple[int, float]] = []
         for part in parts:
-            match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?:~(\d+\.?\d*|\.\d+)", part)
+            match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?:~((\d+\.?\d*|\.\d+)(e-\d+)?)", part)
             if match is None:
                 raise ValueError(
                     f'cannot read "{part}": write 2:~0.1, or 1-6:~0.1 for blocks 1 to 6'

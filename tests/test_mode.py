@@ -22,8 +22,9 @@ from paumer.mode import (
     parse_modes,
     read_mode,
 )
-from paumer.pause_config import NO_PAUSE, PAPER_CONFIGS, PauseConfig, Threshold
+from paumer.pause_config import NO_PAUSE, PAPER_CONFIGS, MergeConfig, PauseConfig, Threshold
 
+few = st.sampled_from((0.1, 0.25))
 ratios = st.floats(0, 1, exclude_max=True)
 thresholds = st.floats(allow_nan=False, allow_infinity=False).map(Threshold)
 reserved = st.text(" +=%:,<_-./\\\"'~\n\u00e4\u8def2B", min_size=1, max_size=6)
@@ -37,7 +38,9 @@ names = (
 @st.composite
 def modes(draw):
     blocks = draw(st.sets(st.integers(1, 40), max_size=4).map(sorted))
+    merged = draw(st.sets(st.integers(1, 12), max_size=6).map(sorted))
     return Mode(
+        merge=MergeConfig(tuple((block, draw(few | st.floats(0, 0.5))) for block in merged)),
         pause=PauseConfig(tuple((block, draw(ratios | thresholds)) for block in blocks)),
         criterion=draw(st.sampled_from((*CRITERIA, *STUDY_CRITERIA))),
         early_exit=draw(st.booleans()),
@@ -121,8 +124,9 @@ class TestSpelling:
 class TestValue:
     @given(modes())
     def test_where_nothing_pauses_only_the_size_is_left(self, mode):
-        bare = replace(mode, pause=NO_PAUSE)
-        assert bare == Mode(size=mode.size)
+        merging = replace(mode, pause=NO_PAUSE)
+        assert merging == Mode(merge=mode.merge, size=mode.size)
+        bare = replace(merging, merge=MergeConfig())
         assert (bare.criterion, bare.early_exit, bare.protect) == ("entropy", False, ())
         assert str(bare) == ("none" if mode.size is None else f"none size={mode.size}")
 
@@ -327,3 +331,39 @@ class TestReading:
         for size, group in groups.items():
             assert group == sorted(group)
             assert {many[number].size for number in group} == {size}
+
+
+class TestMerging:
+    @pytest.mark.parametrize(
+        ("text", "spelled"),
+        [
+            ("1:~0.1,2:~0.1", "1-2:~0.1"),
+            ("3:0.2, 1-3 : ~ 0.1", "1-3:~0.1,3:0.2"),
+            ("4:~0.2,1-2:~0.1", "1-2:~0.1,4:~0.2"),
+            ("1-6:~.1,9:1 exit", "1-6:~0.1,9:1 exit"),
+            ("2:~0.1 exit by=neighbours protect=a", "2:~0.1"),
+        ],
+    )
+    def test_stages_that_merge_have_one_spelling(self, text, spelled):
+        assert str(Mode.parse(text)) == spelled
+
+    def test_a_block_merges_before_it_pauses(self):
+        stages = Mode.parse("2:0.4,1-2:~0.1").stages
+        assert stages == ((1, True, 0.1), (2, True, 0.1), (2, False, 0.4))
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("1:~0.6", "at most half of the patches"),
+            ("1:~nan", 'cannot read "1:~nan"'),
+            ("0:~0.1", "they count from 1"),
+            ("1:~0.1,1:~0.2", "give each once"),
+            ("6-1:~0.1", "write the lower one first"),
+            ("1-9999999:~0.1", 'cannot read "1-9999999:~0.1"'),
+            ("9:1", "nothing is left to decode: add exit"),
+            ("9:1,10:0.2 exit", "or 1 at the end"),
+        ],
+    )
+    def test_what_cannot_be_meant_is_refused(self, text, message):
+        with pytest.raises(ValueError, match=message):
+            Mode.parse(text)
