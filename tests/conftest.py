@@ -210,6 +210,8 @@ def plain_table():
             "embed": 0.0,
             "upsampling": 0.0,
             "block": ladder,
+            "weighted": ladder,
+            "merging": nothing,
             "decoder": ((0, 0.0), (patches, 1.0)),
             "pausing": dict.fromkeys(scorings, nothing),
             "assembling": nothing,

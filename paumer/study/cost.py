@@ -28,7 +28,7 @@ from paumer.mode import CRITERIA, UNPAUSED, Mode
 from paumer.model.backbone import gather_table
 from paumer.model.decoders import TokenDecoder, upsample
 from paumer.model.segmenter import PausingSegmenter
-from paumer.model.walk import Pause, Walk
+from paumer.model.walk import Merging, Pause, Walk, active_counts
 from paumer.progress import Progress
 from paumer.study import speed as timing
 from paumer.study.speed import SpeedSettings
@@ -42,7 +42,8 @@ Ladder = Sequence[Sequence[float]]
 class CostTable:
     """Seconds of the parts of one batch's forward, by token count where it matters.
 
-    ``block`` counts prefix tokens too; ``decoder``, ``pausing`` and ``assembling`` count patches.
+    ``block`` and ``weighted``, a block after some patches were merged, count prefix tokens too; the
+    others count patches.
     """
 
     environment: dict[str, object]
@@ -53,28 +54,41 @@ class CostTable:
     embed: float
     upsampling: float
     block: Ladder
+    weighted: Ladder
     decoder: Ladder
     pausing: dict[str, Ladder]
     """By what scores the patches, and whether classes are protected (see ``scoring``)."""
     assembling: Ladder
+    merging: Ladder
     windows: int = 1
     """Into how many windows an image is cut; the times are those of a batch of windows."""
     context: bool = False
     """Whether the mean of the patches that pause continues."""
+    by_token: bool = True
+    """Whether the decoder takes any tokens, not only the whole grid."""
 
     def seconds(self, mode: Mode = UNPAUSED) -> float:
         """The predicted time of one batch."""
         mode.pause.check(self.depth, mode.early_exit)
-        counts = pausing.keep_counts(self.patches, mode.pause)
-        active, means, total = self.patches, 0, self.embed + self.upsampling
+        counts = active_counts(self.patches, mode)
+        active, means, paused, total = self.patches, 0, 0, self.embed + self.upsampling
+        block = self.block
         for number in range(1, self.depth + 1):
-            total += between(self.block, active + self.prefix + means)
-            if number in counts:
-                total += between(self.pausing[scoring(mode)], active)
-                active, before = counts[number], active
-                means += self.context and active < before
-                total += between(self.assembling, active)
-        return total + between(self.decoder, active if mode.early_exit else self.patches)
+            total += between(block, active + self.prefix + means) if active else 0.0
+            for _, merges, left in (count for count in counts if count[0] == number):
+                if merges:
+                    total += between(self.merging, active) if left < active else 0.0
+                    block = self.weighted if left < active else block
+                else:
+                    total += between(self.pausing[scoring(mode)], active)
+                    means += self.context and left < active
+                    total += between(self.assembling, left)
+                    paused += active - left
+                active = left
+        decoded = active if mode.early_exit else active + paused
+        if not self.by_token:
+            decoded = self.patches
+        return total + (between(self.decoder, decoded) if decoded else 0.0)
 
 
 def predict_speed(tables: Mapping[int | None, CostTable], mode: Mode) -> Measurement:
@@ -137,10 +151,13 @@ def measure_cost(
         embed=found["embed", 0],
         upsampling=found.get(("upsampling", 0), 0.0),
         block=steps("block", prefix, model.backbone.depth),
+        weighted=steps("weighted", prefix, model.backbone.depth),
         decoder=steps("decoder"),
         pausing={name: steps(name) for name in _scorings()},
         assembling=steps("assembling"),
+        merging=steps("merging"),
         context=model.context,
+        by_token=isinstance(model.decoder, TokenDecoder),
     )
 
 
@@ -160,12 +177,14 @@ def _add_runs(
     walk = Walk(some, whole.patch_index[:, :count], table)
 
     # All blocks one after the other, so that none finds its weights in the cache.
-    def run_blocks() -> None:
-        here = walk
+    def run_blocks(here: Walk) -> None:
         for block in range(1, depth + 1):
             here = model.run_block(here, block)
 
-    runs["block", count] = run_blocks
+    runs["block", count] = partial(run_blocks, walk)
+    weighted = replace(walk, sizes=torch.full_like(some[:, prefix:, 0], 2.0))
+    runs["weighted", count] = partial(run_blocks, weighted)
+    runs["merging", count] = partial(model.merge, walk, Merging(1, 0.2))
     for name, criterion in _scorings(grid).items():
         runs[name, count] = partial(model.pause, walk, Pause(1, 0.5, criterion))
     runs["assembling", count] = lambda: pausing.assemble(some, [(tokens, rows)])
@@ -212,7 +231,8 @@ def cached_cost(
     try:
         table = CostTable(**json.loads(path.read_text("utf-8")))
         scored = [table.pausing[name] for name in _scorings()]
-        for steps in (table.block, table.decoder, table.assembling, *scored):
+        more = (table.weighted, table.decoder, table.assembling, table.merging)
+        for steps in (table.block, *more, *scored):
             between(steps, 1)
         return table
     except (OSError, ValueError, TypeError, KeyError):  # Not there, broken, or of another version.

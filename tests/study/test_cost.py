@@ -44,6 +44,8 @@ def table(plain_table):
         embed=1.0,
         upsampling=2.0,
         block=((1, 0.0), (101, 10.0)),
+        weighted=((1, 0.0), (101, 20.0)),
+        merging=((10, 0.2), (100, 2.0)),
         decoder=((10, 1.0), (100, 5.0)),
         pausing={
             "entropy": ((10, 0.1), (100, 1.0)),
@@ -87,6 +89,18 @@ def test_means_that_continue_cost_as_patches_do(plain_table):
     kept = keep_count(99, 0.5)
     expected = 1 + (kept + 2) / 100 + (kept + 2) / 100
     assert table.seconds(parse("1:0.5,2:0")) == pytest.approx(expected + 1)
+
+
+def test_merging_costs_itself_and_what_blocks_of_merged_patches_cost(table):
+    expected = 1 + 2 + 10 + 2.0 + 3 * 16 + (1 + 4 * 70 / 90)
+    assert table.seconds(parse("1:~0.2")) == pytest.approx(expected)
+    paused = 1 + 2 + 10 + 2.0 + 16 + 0.8 + 0.3 + 2 * 8 + (1 + 4 * 70 / 90)
+    assert table.seconds(parse("1:~0.2,2:0.5")) == pytest.approx(paused)
+    assert table.seconds(parse("1:~0")) == table.seconds()
+
+
+def test_where_all_leave_nothing_more_is_run(table):
+    assert table.seconds(parse("2:1 exit")) == pytest.approx(1 + 2 + 2 * 10 + 1.0)
 
 
 def test_a_prediction_says_that_it_is_one(table):
