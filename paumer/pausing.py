@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from paumer.pause_config import Amount, PauseConfig, Threshold
+from paumer.pause_config import Amount, Threshold
 
 Tokens = Float[Tensor, "b t d"]
 
@@ -40,16 +40,6 @@ class Stage:
 def keep_count(n: int, ratio: float) -> int:
     """How many of ``n`` patches continue when a ratio of them pauses: none at 1, else some."""
     return max(1, n - int(ratio * n)) if ratio < 1 else 0
-
-
-def keep_counts(n: int, config: PauseConfig) -> dict[int, int]:
-    """How many of ``n`` patches continue after each block of a configuration by ratios."""
-    counts = {}
-    for block, amount in config.stages:
-        if isinstance(amount, Threshold):
-            raise ValueError(f'the cost of "{config}" depends on the image: give ratios')
-        n = counts[block] = keep_count(n, amount)
-    return counts
 
 
 def group_by_count(

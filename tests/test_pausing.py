@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paumer import pausing
-from paumer.pause_config import PauseConfig, Threshold
+from paumer.pause_config import Threshold
 
 seeds = st.integers(0, 2**31)
 amounts = st.floats(0, 1, exclude_max=True)
@@ -45,18 +45,6 @@ def test_the_ratio_rounds_down_and_one_patch_always_continues(n, ratio):
 )
 def test_known_counts(n, ratio, keep):
     assert pausing.keep_count(n, ratio) == keep
-
-
-def test_each_pause_counts_what_the_ones_before_it_left():
-    assert pausing.keep_counts(1024, PauseConfig.parse("3:0.4,5:0,7:0.2")) == {
-        3: 615,
-        5: 615,
-        7: 492,
-    }
-    assert pausing.keep_counts(1, PauseConfig.parse("3:0.9")) == {3: 1}
-    assert pausing.keep_counts(9, PauseConfig()) == {}
-    with pytest.raises(ValueError, match='5:<1" depends on the image: give ratios'):
-        pausing.keep_counts(9, PauseConfig.parse("3:0.4,5:<1"))
 
 
 @given(seeds, st.integers(1, 4), st.integers(1, 30), amounts)

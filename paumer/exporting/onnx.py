@@ -35,7 +35,7 @@ def export_onnx(
     info = describe(model, size, mode, dial)
     inputs, shapes = {"images": torch.randn(2, 3, *size)}, {"images": {0: BATCH}, "kept": None}
     if dial:
-        inputs["kept"] = torch.tensor(info.kept(mode.pause))
+        inputs["kept"] = torch.tensor(info.kept(mode))
     with _only_errors("onnx_ir"):
         program = torch.onnx.export(
             Traced(model, mode).eval(),

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from paumer.inference.exported import ExportInfo, check_exportable
 from paumer.mode import UNPAUSED, Mode
 from paumer.model.segmenter import PausingSegmenter
-from paumer.model.walk import Branch, Pause
+from paumer.model.walk import Branch, Coming, Merging, Pause
 
 BATCH = torch.export.Dim("batch", min=1, max=1024)
 """Exported files take any number of images, up to this."""
@@ -29,14 +29,14 @@ class Traced(nn.Module):
             out = model(images, self.mode, full_size=False)
             return out.logits, out.paused_after()
         criterion = model.criterion(self.mode, grid, {})
-        most, pauses = grid[0] * grid[1], []
-        for index, block in enumerate(self.mode.pause.blocks):
+        most, stages = grid[0] * grid[1], list[Coming]()
+        for index, (block, merges, _) in enumerate(self.mode.stages):
             count = cast(int, kept[index].item())  # int() would ask for its value now.
             torch._check(count >= 1)
             torch._check(count <= most)
-            pauses.append(Pause(block, count, criterion))
+            stages.append(Merging(block, count) if merges else Pause(block, count, criterion))
             most = count
-        *_, last = model.steps(images, Branch.chain(pauses))
+        *_, last = model.steps(images, Branch.chain(stages))
         out = model.finish(last.walks, grid, self.mode.early_exit)
         return out.logits, out.paused_after()
 
@@ -52,8 +52,10 @@ def describe(model: PausingSegmenter, size: tuple[int, int], mode: Mode, dial: b
         )
     check_exportable(mode)
     model.check(mode)
-    if dial and not mode.pause:
+    if dial and not mode.stages:
         raise ValueError("nothing pauses, so there is no ratio to turn: name stages")
+    if dial and mode.pause.leaves:
+        raise ValueError(f'after all have left there is no ratio to turn ("{mode}")')
     if dial and model.context:
         raise ValueError(
             "one file cannot serve all ratios of a model with a context, because how many means "

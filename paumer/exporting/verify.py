@@ -13,7 +13,7 @@ from paumer.exporting.traced import export_program
 from paumer.inference.exported import ExportInfo, Runner, open_onnx, open_program
 from paumer.mode import Mode
 from paumer.model.segmenter import PausingSegmenter
-from paumer.pause_config import PauseConfig
+from paumer.pause_config import MergeConfig, PauseConfig
 
 AGREEMENT = 0.999
 """The least share of patches whose class must agree with the network before export."""
@@ -27,20 +27,19 @@ def verify(
     info: ExportInfo,
     run: Runner,
     images: Float[Tensor, "b 3 h w"],
-    pauses: Sequence[PauseConfig] = (),
+    modes: Sequence[Mode] = (),
     least: float = AGREEMENT,
 ) -> float:
-    """The least share of patches whose class agrees with the network, over configurations.
+    """The least share of patches whose class agrees with the network, over modes.
 
-    Of a file of one mode there is one; of a dial ``pauses`` are tried. Raises if the share is
-    below ``least``.
+    Of a file of one mode there is one; of a dial ``modes`` are tried. Raises if the share is below
+    ``least``.
     """
     worst = 1.0
-    for pause in pauses if info.dial else [info.mode.pause]:
-        mode = replace(info.mode, pause=pause)
+    for mode in modes if info.dial else [info.mode]:
         with torch.inference_mode():
             labels = model(images, mode, full_size=False).logits.argmax(1).numpy()
-        logits, _ = run(images.numpy(), info.kept(pause) if info.dial else [])
+        logits, _ = run(images.numpy(), info.kept(mode) if info.dial else [])
         worst = min(worst, float((logits.argmax(1) == labels).mean()))
         if worst < least:
             raise ValueError(
@@ -72,17 +71,23 @@ def write_verified(
         else:
             export_onnx(network, partial, size, mode, dial, rounded)
             info, run = open_onnx(partial, kind)
-        pauses = [mode.pause]
+        modes = [mode]
         if dial:
-            ratios = (0.0, 0.3, 0.6)
-            pauses = [PauseConfig(tuple((b, r) for b in mode.pause.blocks if r)) for r in ratios]
+            modes = [_turned(mode, ratio) for ratio in (0.0, 0.3, 0.6)]
         least = ROUNDED_AGREEMENT if rounded else AGREEMENT
-        worst = verify(network, info, run, images, pauses, least)
+        worst = verify(network, info, run, images, modes, least)
         take_name(out)
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
-    return tuple(replace(mode, pause=pause) for pause in pauses), worst
+    return tuple(modes), worst
+
+
+def _turned(mode: Mode, ratio: float) -> Mode:
+    """The mode at another ratio; of merging a third of it, because it adds up."""
+    pause = PauseConfig(tuple((block, ratio) for block in mode.pause.blocks if ratio))
+    merge = MergeConfig(tuple((block, ratio / 3) for block, _ in mode.merge.stages if ratio))
+    return replace(mode, pause=pause, merge=merge)
 
 
 def take_name(path: Path) -> None:

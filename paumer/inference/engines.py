@@ -18,7 +18,7 @@ from paumer.mode import Mode
 from paumer.model.backbone import Images
 from paumer.model.directory import fingerprint
 from paumer.model.segmenter import GivenCriteria, PausingSegmenter, pad_to_patches
-from paumer.pause_config import PauseConfig
+from paumer.pause_config import MergeConfig, PauseConfig
 
 Answers = Iterator[tuple[int, Float[Tensor, "b classes gh gw"], Int[Tensor, "b ph pw"]]]
 """The number of each mode, coarse logits, and the block each patch paused after."""
@@ -110,16 +110,22 @@ class ExportedEngine(Engine):
         pixels = pad_to_patches(images, self.network.backbone.patch).cpu().numpy()
         for number, mode in enumerate(modes):
             info, run = self._session((pixels.shape[2], pixels.shape[3]), mode)
-            logits, paused = run(pixels, info.kept(mode.pause) if info.dial else [])
+            logits, paused = run(pixels, info.kept(mode) if info.dial else [])
             yield number, torch.from_numpy(logits), torch.from_numpy(paused)
 
     def _session(self, size: tuple[int, int], mode: Mode) -> tuple[ExportInfo, Runner]:
         # With a context every mode has a file of its own, as no pausing always has.
-        dial = bool(mode.pause) and not self.network.context
+        dial = bool(mode.stages) and not (self.network.context or mode.pause.leaves)
         if dial:
             usual = [block for block in (3, 5, 7) if block < self.network.backbone.depth]
-            blocks = usual if set(mode.pause.blocks) <= set(usual) else mode.pause.blocks
-            mode = replace(mode, pause=PauseConfig(tuple((block, 0.5) for block in blocks)))
+            blocks = mode.pause.blocks
+            if not mode.merge and set(blocks) <= set(usual):
+                blocks = tuple(usual)
+            mode = replace(
+                mode,
+                pause=PauseConfig(tuple((block, 0.5) for block in blocks)),
+                merge=MergeConfig(tuple((block, 0.1) for block, _ in mode.merge.stages)),
+            )
         with self._lock:
             if (size, mode) not in self._open:
                 rounded = self.runtime == "onnx-int8"

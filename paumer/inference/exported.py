@@ -7,7 +7,7 @@ paused after: what the predictor needs, so that all engines share its path.
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from paumer.mode import Mode, check_runnable
-from paumer.pause_config import PauseConfig, Threshold
-from paumer.pausing import keep_counts
+from paumer.mode import Mode, ModeLike, check_runnable, read_mode
+from paumer.model.walk import active_counts
+from paumer.pause_config import MergeConfig, PauseConfig, Threshold
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -47,21 +47,30 @@ class ExportInfo:
     dial: bool
     patches: int
 
-    def kept(self, pause: PauseConfig) -> list[int]:
-        """How many patches continue after each of the file's blocks at a configuration."""
-        check_exportable(Mode(pause=pause))
-        amounts, blocks = dict(pause.stages), self.mode.pause.blocks
-        if others := amounts.keys() - set(blocks):
+    def kept(self, mode: ModeLike) -> list[int]:
+        """How many patches are left after each of the file's stages in a mode."""
+        mode = read_mode(mode)
+        check_exportable(mode)
+        own, asked = ([stage[:2] for stage in each.stages] for each in (self.mode, mode))
+        if others := sorted(set(asked) - set(own)):
+            block, merges = others[0]
+            blocks = ", ".join(str(b) for b, m in own if m == merges) or "none"
             raise ValueError(
-                f'this file cannot pause after block {min(others)} ("{pause}"): it was exported '
-                f"for {', '.join(map(str, blocks))}"
+                f"this file cannot {'merge' if merges else 'pause'} after block {block} "
+                f'("{mode}"): it was exported for {blocks}'
             )
-        stages = PauseConfig(tuple((block, amounts.get(block, 0.0)) for block in blocks))
-        return list(keep_counts(self.patches, stages).values())
+        pauses, merged = dict(mode.pause.stages), dict(mode.merge.stages)
+        whole = replace(
+            mode,
+            pause=PauseConfig(tuple((b, pauses.get(b, 0.0)) for b in self.mode.pause.blocks)),
+            merge=MergeConfig(tuple((b, merged.get(b, 0.0)) for b, _ in self.mode.merge.stages)),
+        )
+        return [left for _, _, left in active_counts(self.patches, whole)]
 
     def to_json(self) -> str:
         """As text, for the file's metadata."""
-        values = {**vars(self), "mode": str(self.mode), "blocks": self.mode.pause.blocks}
+        blocks = [block for block, _, _ in self.mode.stages]
+        values = {**vars(self), "mode": str(self.mode), "blocks": blocks}
         return json.dumps({"format": FORMAT, **values})
 
     @classmethod

@@ -56,7 +56,7 @@ def model(folder):
 def test_one_file_serves_all_configurations(folder, model, batch, fused):
     info, run = open_onnx(folder / "dial.onnx", threads=1, fused=fused)
     images = torch.randn(batch, 3, 64, 64)
-    assert verify(model, info, run, images, CONFIGS) > 0.999
+    assert verify(model, info, run, images, [Mode(pause=pause) for pause in CONFIGS]) > 0.999
     for pause in CONFIGS:
         with torch.inference_mode():
             own = model(images, pause, full_size=False)
@@ -157,7 +157,7 @@ def test_a_file_that_disagrees_is_refused(folder, model):
     info, run = open_onnx(folder / "dial.onnx", threads=1)
     wrong = lambda images, kept: (-run(images, kept)[0], None)  # noqa: E731
     with pytest.raises(ValueError, match='disagrees with the original at "none": only'):
-        verify(model, info, wrong, torch.randn(2, 3, 64, 64), CONFIGS)
+        verify(model, info, wrong, torch.randn(2, 3, 64, 64), [Mode(pause=CONFIGS[0])])
 
 
 def test_a_file_says_what_it_can(folder):
@@ -264,3 +264,29 @@ def test_what_no_file_can_hold_is_refused_before_tracing(model, tmp_path, export
     with pytest.raises(ValueError, match="its classes are not known"):
         export(bare, tmp_path / "x", (64, 64))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_file_merges_as_the_network_does(folder, model, tmp_path, unchecked):
+    network = unchecked("paumer.model.segmenter").PausingSegmenter.from_pretrained(folder / "model")
+    export, parse = (
+        unchecked("paumer.exporting.onnx").export_onnx,
+        unchecked("paumer.mode").Mode.parse,
+    )
+    modes = [Mode.parse(text) for text in ("1-3:~0.1,4:0.9 exit", "1-3:~0.3,4:0.5 exit")]
+    images = torch.randn(2, 3, 64, 64)
+    for dial in (False, True):
+        path = tmp_path / f"{dial}.onnx"
+        export(network, path, (64, 64), parse(str(modes[0])), dial)
+        info, run = open_onnx(path, threads=1)
+        assert verify(model, info, run, images, modes) > 0.999
+        for mode in modes if dial else modes[:1]:
+            with torch.inference_mode():
+                own = model(images, mode, full_size=False)
+            logits, paused = run(images.numpy(), info.kept(mode) if dial else [])
+            assert np.allclose(logits, own.logits.numpy(), atol=1e-3)
+            assert np.array_equal(paused, own.paused_after().numpy())
+    with pytest.raises(ValueError, match="cannot merge after block 4"):
+        info.kept("4:~0.1")
+    with pytest.raises(ValueError, match="no ratio to turn"):
+        export(network, tmp_path / "all.onnx", (64, 64), parse("3:1 exit"), dial=True)

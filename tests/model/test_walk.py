@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from paumer import Mode, PauseConfig, criteria
 from paumer.model.config import ModelConfig
 from paumer.model.segmenter import PausingSegmenter
-from paumer.model.walk import Branch, Pause
+from paumer.model.walk import Branch, Pause, active_counts
 
 DEPTH = 6
 
@@ -243,3 +243,15 @@ def test_what_modes_have_in_common_is_computed_once(small_model, monkeypatch):
         list(model.forward_many(images, modes))
     assert calls == {"run_block": len(blocks), "pause": len(pauses)}
     assert len(blocks) < len(modes) * DEPTH
+
+
+def test_each_stage_counts_what_the_ones_before_it_left():
+    counts = active_counts(1024, Mode.parse("3:0.4,5:0,7:0.2"))
+    assert counts == [(3, False, 615), (5, False, 615), (7, False, 492)]
+    mixed = active_counts(100, Mode.parse("1-2:~0.1,2:0.5,4:1 exit"))
+    assert mixed == [(1, True, 90), (2, True, 81), (2, False, 41), (4, False, 0)]
+    assert active_counts(1, Mode.parse("3:0.9")) == [(3, False, 1)]
+    assert active_counts(1, Mode.parse("3:~0.5")) == [(3, True, 1)]
+    assert active_counts(9, Mode()) == []
+    with pytest.raises(ValueError, match="depends on the image"):
+        active_counts(9, Mode.parse("3:0.4,5:<1"))
