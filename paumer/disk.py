@@ -40,6 +40,19 @@ def replace_file(path: Path, content: bytes | memoryview) -> None:
     sync(path.parent)
 
 
+def publish(new: Path, path: Path) -> None:
+    """Give a finished file its name; raise if that is taken, be it by a link to nothing."""
+    try:
+        os.link(new, path)  # Unlike a rename it never replaces anything.
+        new.unlink()
+    except FileExistsError:
+        raise ValueError(f'"{path}" exists: name another --out') from None
+    except OSError:  # A file system without such links.
+        if os.path.lexists(path):
+            raise ValueError(f'"{path}" exists: name another --out') from None
+        new.rename(path)
+
+
 def sync(path: Path) -> None:
     """Wait until a file or a directory is on the disk."""
     try:

@@ -161,7 +161,9 @@ def _decode(
     try:
         if reader is TiffImageFile:
             _check_tiff(file, size)
-            file.seek(0)
+        elif reader is JpegImageFile:
+            _check_jpeg(file)
+        file.seek(0)
         image = reader(file, name)
     except Exception as error:
         raise ValueError(f'cannot read "{name}": its header is damaged ({error})') from error
@@ -201,6 +203,19 @@ def _check_size(
             f'cannot read "{name}": {width}x{height} pixels in {size:,} bytes is a decompression '
             f"bomb or a damaged header"
         )
+
+
+_MOST_SCANS = 100  # Encoders write about ten.
+
+
+def _check_jpeg(file: BufferedReader | BytesIO) -> None:
+    """Raise if a JPEG file has so many scans, each over the whole image, that it takes minutes."""
+    scans, end = 0, b""
+    while piece := file.read(2**20):
+        scans += (end + piece).count(b"\xff\xda")  # In compressed data 0 follows 255.
+        if scans > _MOST_SCANS:
+            raise ValueError(f"it has more than {_MOST_SCANS} scans")
+        end = piece[-1:]
 
 
 # Tags of a TIFF file: where strips or tiles lie, and how long each is.

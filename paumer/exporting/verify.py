@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from paumer.disk import publish
 from paumer.exporting.onnx import export_onnx
 from paumer.exporting.traced import export_program
 from paumer.inference.exported import ExportInfo, Runner, open_onnx, open_program
@@ -76,8 +77,7 @@ def write_verified(
             modes = [_turned(mode, ratio) for ratio in (0.0, 0.3, 0.6)]
         least = ROUNDED_AGREEMENT if rounded else AGREEMENT
         worst = verify(network, info, run, images, modes, least)
-        take_name(out)
-        partial.replace(out)
+        publish(partial, out)
     finally:
         partial.unlink(missing_ok=True)
     return tuple(modes), worst
@@ -90,12 +90,14 @@ def _turned(mode: Mode, ratio: float) -> Mode:
     return replace(mode, pause=pause, merge=merge)
 
 
-def take_name(path: Path) -> None:
-    """Make an empty file; raise if the name is taken, be it by a link to nothing."""
+def write_script(path: Path, file: str) -> None:
+    """Write the script that uses an exported file."""
+    partial = path.with_name(f".{path.stem}.partial.py")
     try:
-        path.touch(exist_ok=False)
-    except FileExistsError:
-        raise ValueError(f'"{path}" exists: name another --out') from None
+        partial.write_text(USE_SCRIPT.format(file=file), "utf-8")
+        publish(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 USE_SCRIPT = '''"""Segment an image with {file}: python THIS.py street.jpg [ratio ...]

@@ -8,12 +8,13 @@ from typing import Any, cast
 import timm
 import torch
 from jaxtyping import Float, Int
-from safetensors import SafetensorError
 from timm.layers import resample_abs_pos_embed
 from timm.models import is_model_in_modules, load_checkpoint
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
+
+from paumer.untrusted import shorten
 
 POSITION_RESIZE: dict[str, dict[str, Any]] = {
     "timm": {"interpolation": "bicubic", "antialias": True},
@@ -200,12 +201,12 @@ def create_backbone(
             keys = [*result.missing_keys, *result.unexpected_keys]
             if misfits := [key for key in keys if not key.startswith(_CLASSIFIER)]:
                 raise RuntimeError(f"missing or not known: {', '.join(misfits[:5])}")
-    except (OSError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # Weights that do not fit make timm raise almost anything.
         if weights is False:
             raise
         source = "by download" if file is None else f'from "{file}"'
         raise ValueError(
-            f"weights of {name} could not be loaded {source}: {error}. "
+            f"weights of {name} could not be loaded {source}: {shorten(str(error))}. "
             f"Give a local safetensors file with timm's tensor names, or no weights"
         ) from error
     if norm_eps is not None:

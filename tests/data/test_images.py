@@ -292,6 +292,15 @@ def test_a_lying_tiff_is_refused_before_memory_is_taken(more, words, order):
         read_image(content)
 
 
+def test_a_jpeg_of_thousands_of_scans_is_refused():
+    out = BytesIO()
+    Image.fromarray(noise()).save(out, "JPEG", progressive=True)
+    head, mark, scan = out.getvalue()[:-2].rpartition(b"\xff\xda")
+    assert read_image(head + mark + scan + b"\xff\xd9").shape == (24, 32, 3)
+    with pytest.raises(ValueError, match="more than 100 scans"):
+        read_image(head + (mark + scan) * 3000 + b"\xff\xd9")
+
+
 def test_a_tiff_of_more_strips_than_rows_is_refused():
     content = tiff(plain_tags(64, 64, strips=1000)).ljust(20_000, b"\0")
     with pytest.raises(ValueError, match="1,000 strips, more than its image can have"):

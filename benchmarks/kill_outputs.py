@@ -1,0 +1,99 @@
+"""Kill predictions and exports at random moments: old or new, never neither, nothing left behind.
+
+python benchmarks/kill_outputs.py --kills 30
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from killing import Process, kill_often, leftovers, start
+from PIL import Image
+
+from paumer import build_model
+from paumer.classes import CAMVID
+from paumer.inference.exported import open_onnx
+from paumer.scenes.scene import scene
+
+
+def kill_predictions(root: Path, kills: int, rng: random.Random) -> bool:
+    """Whether a folder killed so often ends with the same results as an undisturbed one."""
+    (root / "images").mkdir()
+    for number in range(12 * kills):
+        image = Image.fromarray(scene(number, (96, 64))[0])
+        image.save(root / "images" / f"{number:04}.png")
+
+    def predict(name: str = "killed") -> Process:
+        words = ("--out", root / name, "--save", "mask", "--threads", 1, "--batch", 1)
+        return start("predict", root / "images", "--model", root / "model", *words)
+
+    def written() -> int:
+        return len(list((root / "killed").glob("*_mask.png")))
+
+    if predict("whole").wait():
+        return False
+    done, lost, finished = kill_often(predict, predict, written, kills, rng)
+    results = [
+        {path.name: path.read_bytes() for path in (root / name).glob("*.png")}
+        for name in ("whole", "killed")
+    ]
+    left = leftovers(root / "killed")
+    print(f"predict: {done} kills, {lost} lost a result, {len(left)} files left behind")
+    return finished and results[0] == results[1] and not (lost or left) and done == kills
+
+
+def kill_exports(root: Path, kills: int, rng: random.Random) -> bool:
+    """Whether each killed export left the whole file or none, and the next one nothing more."""
+    out, neither, most = root / "out" / "model.onnx", 0, 0.0
+
+    def export() -> Process:
+        return start("export", "--model", root / "model", "--mode", "2:0.4", "--out", out)
+
+    begin = time.monotonic()
+    if export().wait():
+        return False
+    most = time.monotonic() - begin
+    for number in range(kills):
+        for path in (out, out.with_suffix(".py")):
+            path.unlink(missing_ok=True)
+        process = export()
+        time.sleep(rng.uniform(0.5, 1.05) * most)
+        process.kill()
+        process.wait()
+        if out.exists():
+            try:
+                open_onnx(out, threads=1)
+            except Exception as error:  # Whatever it is, the file is not whole.
+                neither += 1
+                print(f"kill {number + 1}: {error}")
+    for path in (out, out.with_suffix(".py")):
+        path.unlink(missing_ok=True)
+    finished, left = export().wait() == 0, leftovers(out.parent)
+    print(f"export: {kills} kills, {neither} broken files, {len(left)} files left behind")
+    return finished and not neither and not left
+
+
+def main() -> None:
+    """Kill both and say what was found."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    rng = random.Random(arguments.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        torch.manual_seed(0)
+        model = build_model("test_vit", "mask", CAMVID.names, image_size=64)
+        model.save_pretrained(root / "model")
+        good = [part(root, arguments.kills, rng) for part in (kill_predictions, kill_exports)]
+    sys.exit(not all(good))
+
+
+if __name__ == "__main__":
+    main()
