@@ -1,7 +1,6 @@
 """The front door: a command is one of these calls, and its options are the call's arguments."""
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
@@ -25,6 +24,7 @@ from paumer.exporting import onnx, verify
 from paumer.inference.engines import make_engine
 from paumer.inference.points import check_point_name, read_points, write_points
 from paumer.inference.predictor import Predictor
+from paumer.inference.processes import process_number
 from paumer.inference.tiles import Inference
 from paumer.measurement import Measurement
 from paumer.mode import Mode, ModeLike, check_runnable, parse_modes
@@ -96,7 +96,7 @@ def evaluate(
 
     predictor, dataset = _opened(model, device), _opened_data(data, split)
     modes = parse_modes(_texts(mode), predictor.modes)
-    indices, rank, world = spread(len(dataset), limit), *_process()
+    indices, rank, world = spread(len(dataset), limit), *process_number()
     tallies = accuracy.evaluate(
         predictor, dataset, modes, inference, indices, progress, by_size, (rank, world)
     )
@@ -138,7 +138,7 @@ def sweep(
             predictor.macs(size, mode)
     how, indices = Inference(batch=batch), spread(len(dataset), limit)
     task = sweeping.Sweep(predictor, dataset, modes, out, how, indices)
-    tallies = task.run(_process(), lambda *done: progress(f"{len(modes)} modes", *done))
+    tallies = task.run(process_number(), lambda *done: progress(f"{len(modes)} modes", *done))
     if tallies is None:
         return []
     source = f"{dataset.name} {dataset.split}"
@@ -172,6 +172,7 @@ def tune(
 ) -> "Tuned":
     """The best mode for a budget, kept as an operating point of the model.
 
+    A built-in or hub model stays as it is: its points go to a copy in the working directory.
     Give one of ``latency_ms``, ``speed_up`` and ``max_drop`` (points of mIoU). In ``mode`` the word
     auto stands for the stages that are searched, as in ``auto exit by=neighbours``.
     """
@@ -189,15 +190,10 @@ def tune(
             f'tune searches for the stages itself ("{mode}"): '
             f'write auto for them, as in --mode "auto exit"'
         )
-    if not Path(model).is_dir():
-        raise ValueError(
-            f'"{model}" is not a folder: operating points are written into the model, '
-            f"save it to disk first"
-        )
     template = Mode.parse(f"1:0.5 {words}")  # Its stages stand for those that are searched.
     settings = replace(settings or tuning.TuneSettings(), template=template)
     predictor, dataset = load(model, device), _opened_data(data, split)
-    directory, indices = find_model(str(model)), spread(len(dataset), limit)
+    directory, indices = tuning.own_copy(model), spread(len(dataset), limit)
     out = Path(out or directory / "tune")
     tuned = tuning.tune(predictor, dataset, budget, out, settings, indices, progress)
     write_jsonl(out / f"{name}.jsonl", [item.to_json() for item in tuned.evaluated])
@@ -307,8 +303,7 @@ def export(
     modes, agreement = verify.write_verified(network, out, size, chosen, dial, format, seen)
     if format == "program":
         return Exported(out, size, modes, len(seen), agreement, None)
-    verify.take_name(script)
-    script.write_text(verify.USE_SCRIPT.format(file=out.name), "utf-8")
+    verify.write_script(script, out.name)
     return Exported(out, size, modes, len(seen), agreement, script)
 
 
@@ -335,9 +330,13 @@ def _by_fields(options: Callable[P, TrainOptions]) -> Callable[P, Path]:
 train = _by_fields(TrainOptions)
 
 
-def resume(directory: str | Path) -> Path:
-    """Resume the training in a run directory, exactly as if it had not stopped."""
-    return Path(training_module().resume(Path(directory), logging.getLogger("paumer").info))
+def resume(directory: str | Path, steps: int | None = None) -> Path:
+    """Resume the training in a run directory, exactly as if it had not stopped.
+
+    ``steps`` extends it to so many.
+    """
+    log = logging.getLogger("paumer").info
+    return Path(training_module().resume(Path(directory), log, steps=steps))
 
 
 def training_module() -> ModuleType:
@@ -365,11 +364,6 @@ def _texts(modes: Modes) -> list[str]:
 def _dial(depth: int) -> str:
     """The stages of `DIAL` that a network of so many blocks has."""
     return ",".join(stage for stage in DIAL.split(",") if int(stage.split(":")[0]) < depth)
-
-
-def _process() -> tuple[int, int]:
-    """The number of this process and how many torchrun started."""
-    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
 def _network_inputs(

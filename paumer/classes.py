@@ -77,9 +77,10 @@ def _class_set(text: str) -> ClassSet:
 
 
 CAMVID = _class_set("""
-sky 808080, building 800000, pole c0c080, road 804080, pavement 0000c0, tree 808000, sign c08080,
-fence 404080, car 400080, pedestrian 404000, bicyclist 0080c0
+sky 50b4ff, building d8a878, pole fff060, road b070d8, pavement 4858ff, tree 28c050, sign ff90d0,
+fence 98a830, car 00e0d0, pedestrian ff2030, bicyclist ff8800
 """)
+"""Not in the colours of its authors, of which some are dark, grey or alike."""
 CITYSCAPES = _class_set("""
 road 804080, sidewalk f423e8, building 464646, wall 66669c, fence be9999, pole 999999,
 traffic light faaa1e, traffic sign dcdc00, vegetation 6b8e23, terrain 98fb98, sky 4682b4,

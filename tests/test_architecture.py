@@ -15,6 +15,7 @@ DOORS = {
     "timm": ("model.backbone", "model.decoders"),
     "matplotlib": ("study.figures",),
     "av": ("inference.video",),
+    "datasets": ("data.hub",),
     "onnx": ("inference.exported", "exporting.onnx"),
     "onnxruntime": ("inference.exported", "exporting.onnx"),
     "onnxscript": ("inference.exported", "exporting.onnx"),

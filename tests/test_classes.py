@@ -28,8 +28,8 @@ def test_camvid_has_its_eleven_classes_in_order():
         "pedestrian",
         "bicyclist",
     )
-    assert CAMVID.colours[CAMVID.names.index("road")] == (128, 64, 128)
-    assert CAMVID.colours[CAMVID.names.index("bicyclist")] == (0, 128, 192)
+    assert CAMVID.colours[CAMVID.names.index("road")] == (176, 112, 216)
+    assert CAMVID.colours[CAMVID.names.index("bicyclist")] == (255, 136, 0)
 
 
 def test_cityscapes_label_ids_map_to_train_ids():

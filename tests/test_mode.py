@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from paumer.mode import (
     CRITERIA,
+    FULL_SIZE,
     LARGEST_SIDE,
     REMOVED_CRITERIA,
     STUDY_CRITERIA,
@@ -79,6 +80,7 @@ class TestSpelling:
                 ),
             ),
             ("none size=288", Mode(size=288)),
+            ("none size=full", Mode(size=FULL_SIZE)),
             (
                 "3:<0.5 protect=car+traffic%20light size=288",
                 Mode(

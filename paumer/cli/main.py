@@ -5,22 +5,22 @@ Heavy modules are imported inside the commands, so that help answers at once.
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 from cyclopts import App
 from cyclopts.config import Dict
 
 from paumer import __version__
 from paumer.cli.console import at_least_one, complain, errors, progress_bar, say, training_progress
+from paumer.cli.data import check_data, data
 from paumer.cli.demo import demo
 from paumer.cli.export import export
 from paumer.cli.measure import bench, evaluate, sweep, tune
 from paumer.cli.predict import predict
 from paumer.cli.serve import serve
 from paumer.cli.study import study
-from paumer.tables import write_json
-from paumer.training.options import Several, TrainOptions, parse_size, read_recipe
+from paumer.training.options import TrainOptions, parse_size, read_recipe
 
 app = App(
     name="paumer",
@@ -29,6 +29,8 @@ app = App(
 )
 for command in (demo, predict, bench, evaluate, sweep, tune, study, export, serve):
     app.command(command)
+app.command(data)
+app.command(check_data)
 
 
 def main() -> None:
@@ -147,63 +149,36 @@ def scenes(*, out: Path, count: int = 200, size: str = "384x288") -> None:
     say(f"check them with: paumer check-data {out / 'data.yaml'}")
 
 
-@app.command
-def check_data(
-    data: str,
-    /,
-    *,
-    out: Path | None = None,
-    splits: Annotated[tuple[str, ...] | None, Several] = None,
-) -> None:
-    """Read a whole data set and report what is wrong with it. Nothing of it is changed.
-
-    Args:
-        data: A data.yaml, or camvid:DIR, cityscapes:DIR, ade20k:DIR, scenes.
-        out: Folder for the report, a plot of class shares and a sheet of samples.
-        splits: Splits to read, such as train val (default: all there are).
-    """
-    from paumer.data.checking import check_splits, sample_sheet
-
-    with progress_bar("reading") as update:
-        reports = check_splits(data, splits, lambda _, done, total: update(done, total))
-    for report in reports:
-        say(report.to_text())
-    if out:
-        from paumer.data.datasets import list_dataset
-        from paumer.drawing import write_image
-        from paumer.study.figures import draw_class_shares
-
-        write_json(out / "report.json", [report.to_json() for report in reports])
-        draw_class_shares(reports, out / "class_shares.png")
-        write_image(out / "samples.png", sample_sheet(list_dataset(data, reports[0].split)))
-        say(f"wrote report.json, class_shares.png and samples.png to {out}")
-    if any(report.problems for report in reports):
-        sys.exit(1)
+_DEFAULTS = TrainOptions()
 
 
 @app.command
 def train(  # noqa: D417
-    *,
-    config: Path | None = None,
-    resume: Path | None = None,
-    options: TrainOptions = TrainOptions(),  # noqa: B008
+    *, config: Path | None = None, resume: Path | None = None, options: TrainOptions = _DEFAULTS
 ) -> None:
     """Train a segmenter once for many modes.
 
     Args:
         config: A recipe: a YAML file of the options below, which count where the command line is
             silent.
-        resume: A run directory to resume, exactly as if it had not stopped.
+        resume: A run directory to resume, exactly as if it had not stopped; with --steps to extend.
     """
     assert config is None  # Taken off by _with_recipe before.
-    if resume and options != TrainOptions():
-        raise ValueError("--resume takes the options of the run: give no others beside it")
+    if resume and replace(options, steps=_DEFAULTS.steps) != _DEFAULTS:
+        raise ValueError("--resume takes the options of the run: give no others but --steps")
     from paumer.api import training_module
 
     run = training_module()
-    with training_progress() as progress:
-        if resume:
-            directory = run.resume(resume, say, progress)
-        else:
-            directory = run.train(options, say, progress)
-    say(f"done: {directory}/model, metrics.csv and plots/")
+    try:
+        with training_progress() as progress:
+            if resume:
+                steps = None if options is _DEFAULTS else options.steps
+                directory = run.resume(resume, say, progress, steps)
+            else:
+                directory = run.train(options, say, progress)
+    except run.StoppedError as error:
+        complain(str(error))
+        sys.exit(128 + error.number)
+    data = run.read_options(directory).data
+    say(f"done: {directory}/model is the last model, best/ that of the best validation")
+    say(f"next: paumer tune --model {directory} --data {data} --speed-up 1.5")

@@ -20,6 +20,8 @@ from paumer.tables import write_csv, write_json
 from paumer.training.options import parse_size
 
 if TYPE_CHECKING:
+    from paumer.inference.predictor import Predictor
+    from paumer.inference.tiles import Inference
     from paumer.study.speed import SpeedReport
 
 
@@ -47,6 +49,7 @@ def evaluate(options: EvaluateOptions = EvaluateOptions()) -> None:  # noqa: B00
         {"mode": str(mode), "data": data, **tally.to_json(names)} for mode, tally in tallies.items()
     ]
     _print_accuracy(rows)
+    _say_size(predictor, dataset[0].image.shape, call(Inference, options))
     values: dict[str, Any] = {"model": options.model, "evaluations": rows}
     if options.blocks:
         with progress_bar("auxiliary head") as update:
@@ -83,7 +86,7 @@ def tune(options: TuneOptions) -> None:
     """Find the best mode for a budget and keep it as an operating point of the model."""
     from paumer import api
     from paumer.study.speed import SpeedSettings
-    from paumer.study.tuning import TuneSettings
+    from paumer.study.tuning import TuneSettings, copy_path
 
     set_threads(options.threads)
     settings = TuneSettings(
@@ -92,10 +95,13 @@ def tune(options: TuneOptions) -> None:
         timed_batch=options.batch,
         speed=call(SpeedSettings, options),
     )
+    if (copy := copy_path(options.model)) and not copy.exists():
+        say(f"{options.model} stays as it is: its operating points go to a copy, ./{copy}")
     with step_progress() as update:
         tuned = call(api.tune, options, settings=settings, progress=update)
     print_measurements(tuned.points)
-    say(f"wrote {len(tuned.points)} operating points to {options.model}")
+    where = f"{options.model}" if copy is None else f"./{copy}, a copy of {options.model}"
+    say(f"wrote {len(tuned.points)} operating points to {where}")
     if not tuned.met:
         say(f"nothing meets {tuned.budget}; the nearest is {tuned.choice.mode}:")
         print_measurements([tuned.choice])
@@ -150,6 +156,12 @@ def _print_accuracy(rows: Sequence[dict[str, Any]]) -> None:
     print_table([f"IoU, %{more}", *(row["mode"] for row in shown)], classes)
 
 
+def _say_size(predictor: "Predictor", shape: tuple[int, ...], inference: "Inference") -> None:
+    height, width = predictor.scaled((shape[0], shape[1]), inference=inference)
+    if (height, width) != shape[:2]:
+        say(f"images such as {shape[1]}x{shape[0]} ran at {width}x{height} (size=full keeps them)")
+
+
 def print_measurements(found: Mapping[str, Measurement] | Sequence[Measurement]) -> None:
     """The Pareto front of what was found, or all of it when it has names."""
     if isinstance(found, Mapping):
@@ -162,15 +174,16 @@ def print_measurements(found: Mapping[str, Measurement] | Sequence[Measurement])
     print_table(MEASUREMENT_TITLES, map(measurement_cells, found))
 
 
-MEASUREMENT_TITLES = ("mode", "mIoU, %", "speed-up", "images/s", "MACs")
+MEASUREMENT_TITLES = ("mode", "mIoU, %", "on", "speed-up", "images/s", "MACs")
 
 
 def measurement_cells(item: Measurement) -> tuple[str, ...]:
-    """A measurement as a row of a table; a predicted speed begins with ~."""
+    """A measurement as a row of a table: mIoU with its data; a predicted speed begins with ~."""
     predicted = "~" * item.predicted
     return (
         str(item.mode),
         _percent(item.miou),
+        (item.data or "") if item.miou is not None else "",
         f"{predicted}{item.speed_up:.2f}x" if item.speed_up else "",
         f"{predicted}{item.images_per_second:.2f}" if item.images_per_second else "",
         f"{item.mac_ratio:.2f}x" if item.mac_ratio else "",

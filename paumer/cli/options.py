@@ -40,7 +40,8 @@ class DataOptions:
     """Which labelled images."""
 
     data: Annotated[str, DATA] = "scenes"
-    """scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, a data.yaml, or several joined by +."""
+    """sample, scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, voc:DIR, a data.yaml, or several
+    joined by +."""
     split: Annotated[Split, DATA] = "val"
     """Images to count on."""
 
@@ -134,7 +135,8 @@ class PredictOptions(ModelOptions, TilingOptions, MachineOptions):
     """What to write of each image: mask, colour, overlay, paused, entropy."""
     mode: Annotated[str, MODE] = "none"
     """How images run: STAGES [exit] [by=NAME] [protect=a+b] [size=288], such as "3:0.4,9:0.9 exit",
-    or the name of an operating point."""
+    or the name of an operating point. size=full keeps images larger than the model was trained
+    for, as --window does."""
     target_fps: Annotated[float | None, MODE] = None
     """Move along the model's operating points so that so many images are done in a second."""
     latency_ms: Annotated[float | None, MODE] = None
@@ -143,6 +145,9 @@ class PredictOptions(ModelOptions, TilingOptions, MachineOptions):
     """Use no operating point with an mIoU (in %) below this."""
     engine: Annotated[Engine, MACHINE] = "torch"
     """What runs the network. All but torch prepare each image size first, which takes a while."""
+    isolate: Annotated[bool, DATA] = False
+    """Decode each image in a process of its own, with limits of time and memory: for images of
+    strangers."""
     batch: Annotated[int, MACHINE] = 4
     """Images that run together where they have one size."""
     threads: Annotated[int | None, MACHINE] = None
@@ -154,7 +159,7 @@ class DemoOptions(ModelOptions, MachineOptions):
     """What `paumer demo` shows."""
 
     data: Annotated[str, DATA] = "scenes"
-    """Held-out images: scenes, camvid:DIR, or a data.yaml."""
+    """Held-out images: sample, scenes, camvid:DIR, or a data.yaml."""
     limit: Annotated[int, DATA] = 40
     """How many of them are counted."""
     out: Annotated[Path, RESULT] = Path("out")

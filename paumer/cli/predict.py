@@ -10,55 +10,111 @@ if TYPE_CHECKING:
     from paumer.inference.governor import Governor
     from paumer.inference.jobs import Job, Outcome
     from paumer.inference.predictor import Predictor
+    from paumer.inference.sources import Source
 
 
 def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None:  # noqa: B008, D417
     """Segment images and videos: label masks, overlays, where patches paused.
 
+    Can be stopped at any time and resumes when started again. Started by torchrun, every process
+    segments its part.
+
     Args:
-        sources: Images, folders, patterns such as "streets/*.jpg", videos, or a camera
-            (/dev/video0).
+        sources: Images, folders, patterns such as "streets/*.jpg", videos, a camera (/dev/video0),
+            or a stream (rtsp://...).
     """
+    from paumer.inference.finished import join_parts
+    from paumer.inference.jobs import Outcome
+    from paumer.inference.processes import process_number, together
+    from paumer.inference.sources import find_sources
+
+    if not sources:
+        raise ValueError("nothing to segment: name an image, a folder or a video")
+    found, (rank, world) = find_sources(sources, options.out), process_number()
+    job = _job(options, any(source.is_video for source in found), rank if world > 1 else None)
+    images = [source for source in found if not source.is_video]
+    videos = [source for source in found if source.is_video]
+    outcome = Outcome()
+    with together(world) as gather:
+        if not rank:
+            join_parts(job.out)
+        gather(outcome)  # None begins before the list is whole.
+        if own := images[rank::world]:
+            with progress_bar("segmenting") as update:
+                outcome = job.run(own, update if not rank else lambda *_: None)
+        for source in videos[rank::world]:
+            _video(job, source)
+        outcome = sum(gather(outcome), Outcome())
+        if not rank:
+            join_parts(job.out)
+    if rank or not images:  # The first process tells of the images of all.
+        return
+    _report(job, outcome, len(images), options)
+    for message in outcome.broken:
+        complain(message)
+    if outcome.broken:
+        kinds = ", ".join(f"{count} could not be {what}" for what, count in outcome.failed.items())
+        complain(f"{len(outcome.broken)} of {len(images)} images have no results: {kinds}")
+        sys.exit(1)
+
+
+def _job(options: PredictOptions, has_video: bool, part: int | None) -> "Job":
     import torch
 
     from paumer.api import load
     from paumer.inference.jobs import Job
-    from paumer.inference.sources import find_sources
     from paumer.inference.tiles import Inference
 
-    if not sources:
-        raise ValueError("nothing to segment: name an image, a folder or a video")
-    found = find_sources(sources, options.out)
     threads = options.threads
     governed = options.target_fps is not None or options.latency_ms is not None
-    if threads is None and governed and any(source.is_video for source in found):
+    if threads is None and governed and has_video:
         threads = max(1, torch.get_num_threads() - 1)  # A core reads and writes the frames.
     set_threads(threads)
     predictor = load(options.model, options.device, options.engine, threads)
     how, governor = call(Inference, options), _governor(predictor, options)
-    job = Job(predictor, predictor.mode(options.mode), options.out, how, options.save, governor)
-    images = [source for source in found if not source.is_video]
-    broken = []
-    if images:
-        with progress_bar("segmenting") as update:
-            outcome = job.run(images, update)
-        passed = f", {outcome.skipped} were finished before" if outcome.skipped else ""
-        say(f"segmented {outcome.written} of {len(images)} images into {job.out}{passed}")
-        _report_late(job, outcome, "images")
-        broken += outcome.broken
-    for source in found:
-        if source.is_video:
-            with progress_bar(source.path.name) as update:
-                done = job.run_video(source, update)
-            rate = done.written / max(done.seconds, 1e-9)
-            frames = f"{done.written} frames in {done.seconds:.1f} s"
-            say(f"{source.name}: {frames}, {rate:.2f} a second")
-            _report_late(job, done, "frames")
-    for message in broken:
-        complain(message)
-    if broken:
-        complain(f"{len(broken)} of {len(images)} images could not be read")
-        sys.exit(1)
+    mode, out, kinds = predictor.mode(options.mode), options.out, options.save
+    return Job(predictor, mode, out, how, kinds, governor, options.isolate, part)
+
+
+def _video(job: "Job", source: "Source") -> None:
+    from paumer.inference.jobs import video_name
+
+    with progress_bar(source.path.name) as update:
+        done = job.run_video(source, update)
+    result = job.out / video_name(source)
+    if done.skipped:
+        say(f"{source.name}: was finished before, in {result}")
+        return
+    rate = done.written / max(done.seconds, 1e-9)
+    frames = f"{done.written} frames in {done.seconds:.1f} s"
+    say(f"{source.name}: {frames}, {rate:.2f} a second, {_sizes(done)}; wrote {result}")
+    _report_late(job, done, "frames")
+
+
+def _report(job: "Job", outcome: "Outcome", count: int, options: PredictOptions) -> None:
+    """Say what was done with the images, how, and where the results are."""
+    passed = f", {outcome.skipped} were finished before" if outcome.skipped else ""
+    say(f"segmented {outcome.written} of {count} images into {job.out}{passed}")
+    if not outcome.written:
+        return
+    mode, point = f'mode "{job.mode}"', job.predictor.points.get(options.mode)
+    if job.governor:
+        mode = f"modes of {len(job.governor.rungs)} operating points"
+    elif point and point.miou is not None:
+        on = f" on {point.data}" if point.data else ""
+        mode = f'{mode} ("{options.mode}": mIoU {100 * point.miou:.1f}%{on})'
+    rate = outcome.written / max(outcome.seconds, 1e-9)
+    say(f"{mode}, {_sizes(outcome)}, {rate:.2f} images/s")
+    files = ", ".join(f"*_{kind}.png" for kind in options.save)
+    say(f"results: {files} and predictions.jsonl in {job.out}")
+    _report_late(job, outcome, "images")
+
+
+def _sizes(outcome: "Outcome") -> str:
+    """At which sizes images ran."""
+    ordered = sorted(outcome.seen, key=lambda size: size[0] * size[1])
+    first, last = (f"{width}x{height}" for width, height in (ordered[0], ordered[-1]))
+    return f"run at {first}" if first == last else f"run at {first} to {last}"
 
 
 def _governor(predictor: "Predictor", options: PredictOptions) -> "Governor | None":

@@ -42,5 +42,7 @@ def serve(options: ServeOptions = ServeOptions()) -> None:  # noqa: B008
     host, port = socket.getsockname()[:2]
     say(f"serving {options.model} at http://{f'[{host}]' if ':' in host else host}:{port}")
     say(f"operating points: {', '.join(service.names)}")
+    if (side := service.predictor.config.trained_side) is not None:
+        say(f"images whose shorter side is above {side} are scaled down to it (size=full: not)")
     process.run(service, socket, limits)
     say("drained")

@@ -16,13 +16,28 @@ from PIL import Image
 
 from paumer.classes import paint
 from paumer.data.datasets import JoinedDataset, available_splits, list_dataset
-from paumer.data.folders import FolderDataset, Value, size_message
-from paumer.data.images import read_image
-from paumer.data.samples import Dataset, Problem, spread
+from paumer.data.folders import FolderDataset, SizeError, Value, size_message
+from paumer.data.samples import Dataset, Kind, Problem, spread
 from paumer.drawing import contact_sheet, overlay
 from paumer.progress import Progress, StepProgress
 
 T = TypeVar("T")
+
+_SHOWN = 3
+_TITLES: dict[Kind, tuple[str, str]] = {
+    "missing mask": ("image has no mask", "images have no mask"),
+    "missing image": ("label has no image", "labels have no image"),
+    "duplicate": ("name occurs twice", "names occur twice"),
+    "unreadable": ("file cannot be read", "files cannot be read"),
+    "size": ("mask differs in size from its image", "masks differ in size from their images"),
+    "label": (
+        "image has labels that stand for no class",
+        "images have labels that stand for no class",
+    ),
+    "unlabelled": ("image has no labelled pixel", "images have no labelled pixel"),
+    "leak": ("image is in an earlier split too", "images are in an earlier split too"),
+}
+"""What to say of one problem of a kind, and of several."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +46,8 @@ class Report:
 
     `images` counts those that have a mask. `class_pixels` are exact counts over all masks that
     could be read, in the order of `classes`; `sizes` are (width, height) and how many images
-    have it, the most frequent first. `contents` are file and content hash of every image.
+    have it, the most frequent first. `known_labels` says which ids or colours stand for something.
+    `contents` are file and content hash of every image.
     """
 
     name: str
@@ -42,6 +58,7 @@ class Report:
     class_pixels: tuple[int, ...]
     ignored_pixels: int
     sizes: tuple[tuple[tuple[int, int], int], ...]
+    known_labels: str = ""
     contents: tuple[tuple[str, str], ...] = field(repr=False, default=())
 
     def to_json(self) -> dict[str, object]:
@@ -55,7 +72,7 @@ class Report:
         return values
 
     def to_text(self) -> str:
-        """The report to read: totals, sizes, a table of classes, and every problem."""
+        """The report to read: totals, sizes, a table of classes, and the problems by kind."""
         sizes = [f"{width}x{height} ({count})" for (width, height), count in self.sizes]
         more = f" and {len(sizes) - 6} more" if len(sizes) > 6 else ""
         lines = [
@@ -73,10 +90,12 @@ class Report:
             f"{name:<{widths[0]}}  {pixels:>{widths[1]}}  {share:>{widths[2]}}".rstrip()
             for name, pixels, share in zip(*columns, strict=True)
         ]
-        if self.problems:
-            kinds = Counter(problem.kind for problem in self.problems)
-            lines += ["", ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())]
-            lines += [f"- {problem.kind}: {problem.message}" for problem in self.problems]
+        for kind, count in Counter(problem.kind for problem in self.problems).most_common():
+            group = [problem.message for problem in self.problems if problem.kind == kind]
+            known = f" (known are {self.known_labels})" if kind == "label" else ""
+            rest = f", the first {_SHOWN}" if count > _SHOWN else ""
+            lines += ["", f"{count:,} {_TITLES[kind][count > 1]}{known}{rest}:"]
+            lines += [f"- {message}" for message in group[:_SHOWN]]
         return "\n".join(lines)
 
 
@@ -117,23 +136,32 @@ def check_dataset(
         class_pixels=tuple(pixels[: len(dataset.class_set)].tolist()),
         ignored_pixels=int(pixels[dataset.class_set.ignore]),
         sizes=tuple(sorted(sizes.items(), key=lambda item: (-item[1], item[0]))),
+        known_labels=dataset.code.known() if isinstance(dataset, FolderDataset) else "",
         contents=tuple(contents),
     )
 
 
-def check_splits(
-    spec: str, splits: Sequence[str] | None = None, progress: StepProgress | None = None
-) -> tuple[Report, ...]:
-    """A report on each split of a data set (by default all it has), with the leaks between them.
-
-    An image leaks into a split if an earlier one has it as well.
-    """
+def list_splits(spec: str, splits: Sequence[str] | None = None) -> list[Dataset]:
+    """The splits of a data set (by default all it has), with what is wrong with single files."""
     splits = available_splits(spec) if splits is None else splits
     if not splits:
         raise ValueError(f'"{spec}" names no split: give it at least train and val')
+    return [list_dataset(spec, split) for split in splits]
+
+
+def check_splits(
+    data: str | Sequence[Dataset],
+    splits: Sequence[str] | None = None,
+    progress: StepProgress | None = None,
+) -> tuple[Report, ...]:
+    """A report on each split of a data set, given by name or split by split, with their leaks.
+
+    An image leaks into a split if an earlier one has it as well.
+    """
     reports, seen = [], dict[str, tuple[str, str]]()
-    for split in splits:
-        report = check_dataset(spec, split, partial(progress, split) if progress else None)
+    for dataset in list_splits(data, splits) if isinstance(data, str) else data:
+        split = dataset.split
+        report = check_dataset(dataset, split, partial(progress, split) if progress else None)
         leaks = []
         for file, content in report.contents:
             if content in seen:
@@ -153,8 +181,13 @@ def _look(dataset: Dataset, index: int) -> _Finding:
     image_file, mask_file = files or (Path(f"{dataset.name} {dataset.split} {index}"),) * 2
     wrong: dict[Value, int] = {}
     if isinstance(dataset, FolderDataset):
-        image = _attempt(lambda: read_image(image_file), image_file, problems)
-        mask = _attempt(partial(dataset.read_mask, index), mask_file, problems)
+        image_file, mask_file = dataset.where(index)
+        image = _attempt(partial(dataset.read_image, index), image_file, problems)
+        if image is not None or not dataset.drawn:
+            size = (0, 0) if image is None else (image.shape[0], image.shape[1])
+            mask = _attempt(partial(dataset.read_mask, index, size), mask_file, problems)
+        else:
+            mask = None
         labels, wrong = mask or (None, {})
         if wrong:
             text = dataset.code.message(mask_file, wrong)
@@ -162,7 +195,7 @@ def _look(dataset: Dataset, index: int) -> _Finding:
     else:
         sample = _attempt(lambda: dataset[index], image_file, problems)
         image, labels = (sample.image, sample.labels) if sample else (None, None)
-        if sample and not files:
+        if sample and files is None:
             image_file = mask_file = Path(sample.name)
     finding = _Finding(problems, np.zeros(256, np.int64), [], [])
     if labels is not None:
@@ -189,19 +222,17 @@ def _attempt(read: Callable[[], T], file: Path, problems: list[Problem]) -> T | 
         return read()
     except Exception as error:  # a check must outlive whatever it finds
         text = str(error) if isinstance(error, ValueError) else f'cannot read "{file}": {error!r}'
-        problems.append(Problem(str(file), "unreadable", text))
+        kind: Kind = "size" if isinstance(error, SizeError) else "unreadable"
+        problems.append(Problem(str(file), kind, text))
         return None
 
 
-def sample_sheet(dataset: Dataset, count: int = 12, columns: int = 3) -> Image.Image:
-    """A sheet of up to `count` images, those that can be read, each beside its painted labels."""
+def sample_sheet(dataset: Dataset, count: int = 12, columns: int = 3) -> Image.Image | None:
+    """A sheet of up to `count` images, each beside its painted labels; None if none can be read."""
     indices = spread(len(dataset), count)
     tried = [_attempt(partial(dataset.__getitem__, index), Path(), []) for index in indices]
     samples = [sample for sample in tried if sample is not None]
     if not samples:
-        raise ValueError(
-            f"cannot show images of {dataset.name} {dataset.split}: "
-            f"{'none of those tried can be read' if indices else 'it has none'}"
-        )
+        return None
     pairs = [(s.image, overlay(s.image, paint(s.labels, dataset.class_set), 0.75)) for s in samples]
     return contact_sheet(pairs, columns, [s.name for s in samples])

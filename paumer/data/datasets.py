@@ -7,17 +7,22 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from paumer.classes import ADE20K, CAMVID, CITYSCAPES, CITYSCAPES_TRAIN_IDS, IGNORE, ClassSet
 from paumer.data.data_yaml import open_yaml, yaml_splits
 from paumer.data.folders import Code, FolderDataset, find_images, near, pair_files, subfolder
+from paumer.data.listing import choose
 from paumer.data.samples import SPLITS, Dataset, Problem, Sample
+from paumer.data.voc import VOC
 from paumer.scenes.scene import check_size, scene, scene_seeds
 
 _SCENES = {"train": 2000, "val": 200, "test": 200}
 _SCENE_SIZE = (384, 288)
-_KNOWN = "scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR or the path of a data.yaml"
+_SAMPLE = Path(__file__).parent / "sample" / "data.yaml"
+_KNOWN = (
+    "sample, scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, voc:DIR or the path of a data.yaml"
+)
 
 
 class _Layout(NamedTuple):
@@ -31,6 +36,10 @@ class _Layout(NamedTuple):
     endings: tuple[str, str] = ("", "")
     """Of the names, before the suffix; without them an image and its mask have the same name."""
     expected: str = "images"
+    inner: tuple[str, ...] = ()
+    """Folders that may lie between the given one and those above."""
+    lists: Mapping[str, str] = {}
+    """The lists of names, by split, where all images are in one folder."""
 
 
 _LAYOUTS = {
@@ -59,6 +68,16 @@ _LAYOUTS = {
             "train": ("images/training", "annotations/training"),
             "val": ("images/validation", "annotations/validation"),
         },
+        inner=("ADEChallengeData2016",),
+    ),
+    # As VOC2012 has it.
+    "voc": _Layout(
+        "Pascal VOC",
+        VOC,
+        {i: i for i in range(len(VOC))} | {255: IGNORE},
+        dict.fromkeys(SPLITS[:2], ("JPEGImages", "SegmentationClass")),
+        inner=("VOCdevkit/VOC2012", "VOC2012"),
+        lists={split: f"ImageSets/Segmentation/{split}.txt" for split in SPLITS[:2]},
     ),
 }
 """The layouts by the word before the colon in `camvid:DIR`."""
@@ -128,11 +147,12 @@ class JoinedDataset:
 
 
 def open_dataset(spec: str, split: str = "train") -> Dataset:
-    """The data set of that name: scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR or a data.yaml.
+    """The data set of that name: sample, scenes, camvid:DIR and the like, or a data.yaml.
 
-    Scenes come as `scenes`, `scenes:COUNT` or `scenes:COUNT@WIDTHxHEIGHT`. Several of the same
-    classes are joined by `+`, as in `camvid:DIR+scenes:400`. Images without a mask, masks
-    without an image and files of the same name are a ValueError.
+    The sample is eight small scenes in files. Scenes come as `scenes`, `scenes:COUNT` or
+    `scenes:COUNT@WIDTHxHEIGHT`. Several of the same classes are joined by `+`, as in
+    `camvid:DIR+scenes:400`. Images without a mask, masks without an image and files of the same
+    name are a ValueError.
     """
     dataset = list_dataset(spec, split)
     if dataset.problems:
@@ -165,6 +185,8 @@ def _source(spec: str) -> tuple[tuple[str, ...], Callable[[str], Dataset]]:
     kind, _, rest = spec.partition(":")
     if kind.partition("@")[0] == "scenes":
         return SPLITS, partial(_scenes, spec)
+    if spec == "sample":
+        return yaml_splits(_SAMPLE), partial(open_yaml, _SAMPLE)
     if kind not in _LAYOUTS:
         file = _data_yaml(spec)
         return yaml_splits(file), partial(open_yaml, file)
@@ -208,11 +230,10 @@ def _scenes(spec: str, split: str) -> SceneDataset:
 
 
 def _published(kind: str, root: Path, split: str) -> FolderDataset:
-    title, class_set, meaning, folders, endings, expected = _LAYOUTS[kind]
+    title, class_set, meaning, folders, endings, expected, inner, lists = _LAYOUTS[kind]
     if split not in folders:
         raise ValueError(f'the "{split}" split of {title} has no public labels: use "val"')
-    if kind == "ade20k" and (root / "ADEChallengeData2016").is_dir():
-        root = root / "ADEChallengeData2016"
+    root = next((root / folder for folder in inner if (root / folder).is_dir()), root)
     images, masks = (
         find_images(subfolder(root, folder, f"{title} has its {what} there"), ending=ending)
         for folder, ending, what in zip(folders[split], endings, ("images", "masks"), strict=True)
@@ -221,7 +242,36 @@ def _published(kind: str, root: Path, split: str) -> FolderDataset:
         raise ValueError(
             f'"{root / folders[split][0]}" holds no images: {expected} should be there'
         )
-    return FolderDataset(kind, split, class_set, Code(meaning), *pair_files(images, masks))
+    missing: tuple[Problem, ...] = ()
+    if split in lists:
+        images, missing = choose(images, root / lists[split])
+        masks = {name: masks[name] for name in images if name in masks}
+    pairs, problems = pair_files(images, masks)
+    return FolderDataset(kind, split, class_set, Code(meaning), pairs, missing + problems)
+
+
+def published_plan(folder: Path) -> tuple[str, dict[str, Any]] | None:
+    """The title of the published data set whose folders these are, and its plan as a data.yaml."""
+    for title, class_set, meaning, folders, endings, _, inner, lists in _LAYOUTS.values():
+        below = next((part for part in inner if (folder / part).is_dir()), ".")
+        there = [s for s, two in folders.items() if all((folder / below / f).is_dir() for f in two)]
+        if "train" not in there:
+            continue
+        plan: dict[str, Any] = {} if below == "." else {"path": below}
+        for split in there:
+            two = [
+                f"{place}/{{parent}}/{{stem}}{ending}.png" if ending else place
+                for place, ending in zip(folders[split], endings, strict=True)
+            ]
+            plan[split] = dict(zip(("images", "masks"), two, strict=True))
+            if split in lists:
+                plan[split]["list"] = lists[split]
+        names = zip(class_set.names, map(list, class_set.colours), strict=True)
+        labels = {value: label for value, label in meaning.items() if label != IGNORE}
+        plan |= {"classes": dict(names), "map": labels}
+        plan["ignore"] = [value for value, label in meaning.items() if label == IGNORE]
+        return title, plan
+    return None
 
 
 def _data_yaml(spec: str) -> Path:
@@ -231,7 +281,12 @@ def _data_yaml(spec: str) -> Path:
     if path.is_dir():
         if (path / "data.yaml").is_file():
             return path / "data.yaml"
-        raise ValueError(f'the folder "{spec}" holds no data.yaml: give {_KNOWN}')
+        raise ValueError(
+            f'the folder "{spec}" holds no data.yaml: write one with '
+            f"`paumer data init {spec}`, or give {_KNOWN}"
+        )
     kind = spec.partition(":")[0]
-    guess = near(kind, ("scenes", *_LAYOUTS)) if path.suffix not in (".yaml", ".yml") else ""
+    guess = (
+        near(kind, ("sample", "scenes", *_LAYOUTS)) if path.suffix not in (".yaml", ".yml") else ""
+    )
     raise ValueError(f'there is no data set "{spec}"{guess}: give {_KNOWN}')

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,23 @@ from paumer.data.samples import Problem, Sample
 from paumer.drawing import Picture
 
 Value = int | Colour
+Size = tuple[int, int]
+"""Height and width."""
 Meaning = Mapping[int, int] | Mapping[Colour, int]
 """The label, class index or `IGNORE`, of every id or colour that a mask may hold."""
+UNCOVERED = -(2**31)
+"""The id of pixels that no outline covers; no file can hold it."""
+
+
+class SizeError(ValueError):
+    """A mask does not have the size of its image."""
+
+
+class Drawn(NamedTuple):
+    """A mask drawn from outlines: 0 where none is, n in the outlines of the n-th of `ids`."""
+
+    pixels: NDArray[np.unsignedinteger]
+    ids: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -42,25 +57,44 @@ class FolderDataset:
     code: "Code"
     pairs: tuple[Pair, ...]
     problems: tuple[Problem, ...]
+    drawn: ClassVar[bool] = False
+    """Whether labels are outlines, which need the size of the image."""
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def __getitem__(self, index: int) -> Sample:
-        pair = self.pairs[index]
-        image, (labels, wrong) = read_image(pair.image), self.read_mask(index)
+        index = range(len(self))[index]
+        image = self.read_image(index)
+        labels, wrong = self.read_mask(index, (image.shape[0], image.shape[1]))
+        image_file, mask_file = self.where(index)
         if image.shape[:2] != labels.shape:
-            raise ValueError(size_message(pair.image, image, pair.mask, labels))
+            raise SizeError(size_message(image_file, image, mask_file, labels))
         if wrong:
-            raise ValueError(self.code.message(pair.mask, wrong))
-        return Sample(pair.name, image, labels)
+            raise ValueError(self.code.message(mask_file, wrong))
+        return Sample(self.name_of(index), image, labels)
 
-    def files(self, index: int) -> tuple[Path, Path]:
-        """The files of an image and of its mask."""
+    def name_of(self, index: int) -> str:
+        """What an image is called."""
+        return self.pairs[index].name
+
+    def where(self, index: int) -> tuple[Path, Path]:
+        """What messages say an image and its labels are."""
         return self.pairs[index].image, self.pairs[index].mask
 
-    def read_mask(self, index: int) -> tuple[NDArray[np.uint8], dict[Value, int]]:
-        """The labels of an image, and the values of its mask that stand for no class."""
+    def files(self, index: int) -> tuple[Path, Path] | None:
+        """The files of an image and of its mask; None where they lie in a table."""
+        return self.pairs[index].image, self.pairs[index].mask
+
+    def read_image(self, index: int) -> Picture:
+        """An image alone."""
+        return read_image(self.pairs[index].image)
+
+    def read_mask(self, index: int, size: Size) -> tuple[NDArray[np.uint8], dict[Value, int]]:
+        """The labels of an image, and the values of its mask that stand for no class.
+
+        `size` is the image's height and width, which outlines are drawn in.
+        """
         return self.code.read(read_labels(self.pairs[index].mask, self.code.rgb))
 
 
@@ -86,6 +120,17 @@ class Code:
                 wrong[colour if self.rgb else value] = count
         return labels.astype(np.uint8), wrong
 
+    def read_drawn(self, drawn: Drawn) -> tuple[NDArray[np.uint8], dict[Value, int]]:
+        """As `read`, of a mask drawn from outlines."""
+        ids = np.array((UNCOVERED, *drawn.ids), np.int64)
+        labels = self._label(ids)
+        wrong: dict[Value, int] = {}
+        if labels.min() < 0:
+            counts = np.bincount(drawn.pixels.ravel(), minlength=len(ids))
+            for n in np.flatnonzero((labels < 0) & (counts > 0)).tolist():
+                wrong[int(ids[n])] = int(counts[n])
+        return labels.astype(np.uint8).take(drawn.pixels), wrong
+
     def _label(self, values: NDArray[np.integer]) -> NDArray[np.int16]:
         """The labels of values, -1 where they have no meaning."""
         nearest = np.searchsorted(self._values, values).clip(max=len(self._values) - 1)
@@ -99,11 +144,12 @@ class Code:
         what = "colours" if self.rgb else "label ids"
         return (
             f'the mask "{file}" holds {what} that stand for no class: {", ".join(listed)}{more}. '
-            f"Known are {self._known()}"
+            f"Known are {self.known()}"
         )
 
-    def _known(self) -> str:
-        known = self._values.tolist()
+    def known(self) -> str:
+        """The values that stand for something, in a few words."""
+        known = [value for value in self._values.tolist() if value != UNCOVERED]
         if self.rgb:
             return f"the {len(known)} colours of the classes and of ignore"
         starts = [v for v in known if v - 1 not in known]

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Self
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Integer
-from torch import distributed
 
 from paumer.classes import IGNORE
 from paumer.criteria import Criterion, oracle, patch_labels, random
 from paumer.data.samples import Dataset, Sample
 from paumer.inference.ahead import map_ahead
 from paumer.inference.predictor import Predictor
+from paumer.inference.processes import together
 from paumer.inference.tiles import Inference
 from paumer.mode import Mode
 from paumer.mode import by_size as group_by_size
@@ -275,11 +274,6 @@ def check_classes(predictor: Predictor, dataset: Dataset) -> None:
 
 def add_up(tallies: list[Tally], world: int) -> list[Tally]:
     """The sum of what all of so many processes counted."""
-    # One process may be hours behind another.
-    distributed.init_process_group("gloo", timeout=timedelta(days=7))
-    try:
-        parts: list[list[Tally]] = [[] for _ in range(world)]
-        distributed.all_gather_object(parts, tallies)
-    finally:
-        distributed.destroy_process_group()
+    with together(world) as gather:
+        parts: list[list[Tally]] = gather(tallies)
     return [sum(same[1:], same[0]) for same in zip(*parts, strict=True)]

@@ -24,7 +24,10 @@ class Budget:
         bounds = (self.latency_ms, self.speed_up, self.max_drop)
         given = [bound for bound in bounds if bound is not None]
         if len(given) != 1 or not given[0] > 0:
-            raise ValueError("give exactly one of latency_ms, speed_up and max_drop, above 0")
+            raise ValueError(
+                "give exactly one budget, above 0: --latency-ms, --speed-up or --max-drop "
+                "(in Python latency_ms, speed_up or max_drop)"
+            )
 
     def __str__(self) -> str:
         if self.latency_ms is not None:

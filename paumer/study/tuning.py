@@ -1,5 +1,6 @@
 """A budget in, a mode out: the paper's two procedures (section 4)."""
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -8,10 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from paumer.data.samples import Dataset, spread
+from paumer.disk import new_beside
 from paumer.inference.predictor import Predictor
 from paumer.inference.tiles import Inference
 from paumer.measurement import Measurement, baseline, join, pareto_front, speed_of
 from paumer.mode import UNPAUSED, Mode
+from paumer.model.directory import find_model
 from paumer.pause_config import NO_PAUSE, PAPER_CONFIGS, PauseConfig
 from paumer.progress import StepProgress
 from paumer.study.cost import CostTable, cost_tables, predict_speed
@@ -110,6 +113,8 @@ def tune(
 
     start = list(dict.fromkeys([UNPAUSED, replace(template, pause=NO_PAUSE)]))
     found = evaluate([*start, *modes])
+    if own := [mode for mode in known_modes(predictor, template) if mode not in modes]:
+        found += evaluate(own)
     procedure = settings.procedure or ("layers" if budget.max_drop is not None else "filter")
     if procedure == "layers":
         # Nearly all can exit once the auxiliary head is as good as the whole network.
@@ -122,6 +127,37 @@ def tune(
     best = [item.mode for item in finalists(found, budget, settings.finalists)]
     speeds = time_modes(predictor, image, best, *timing, partial(progress, "timing finalists"))
     return decide(found, speeds, budget)
+
+
+def known_modes(predictor: Predictor, template: Mode) -> list[Mode]:
+    """The operating points like the template but for their stages, which have fixed ratios.
+
+    A model has them from before, or from the one that its training started from.
+    """
+    alike = [m for m in predictor.modes.values() if replace(m, pause=template.pause) == template]
+    fixed = [m for m in alike if all(isinstance(ratio, float) for _, ratio in m.pause.stages)]
+    return list(dict.fromkeys(mode for mode in fixed if mode.pause))
+
+
+def copy_path(model: str | Path) -> Path | None:
+    """Where the copy of a model goes that is not a folder of the user's, else None."""
+    return None if Path(model).is_dir() else Path(f"{Path(model).name}-tuned")
+
+
+def own_copy(model: str | Path) -> Path:
+    """The directory that keeps a model's operating points; of a built-in or hub one a copy."""
+    directory, copy = find_model(str(model)), copy_path(model)
+    if copy is None:
+        return directory
+    if copy.exists():
+        raise ValueError(
+            f'operating points of "{model}" go to a copy, and "{copy}" exists: '
+            f"tune that one (--model ./{copy}), or move it away"
+        )
+    with new_beside(copy) as new:
+        shutil.copytree(directory, new, dirs_exist_ok=True)
+        new.rename(copy.resolve())
+    return copy
 
 
 def paper_configs(depth: int) -> list[PauseConfig]:

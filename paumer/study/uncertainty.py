@@ -18,7 +18,7 @@ from paumer.criteria import entropy, patch_labels
 from paumer.data.samples import Dataset
 from paumer.inference.ahead import map_ahead
 from paumer.inference.predictor import Predictor
-from paumer.inference.tiles import Geometry, full_labels
+from paumer.inference.tiles import full_labels
 from paumer.model.decoders import to_grid
 from paumer.model.segmenter import PausingSegmenter, pad_to_patches
 from paumer.progress import Progress
@@ -110,7 +110,7 @@ def study_blocks(
         truth = torch.from_numpy(predictor.scaled_labels(sample.labels))[None]
         patches = patch_labels(truth, patch, classes, ignore)
         height, width = sample.labels.shape
-        geometry = Geometry.of((height, width), patch, predictor.config.short_side)
+        geometry = predictor.whole_geometry((height, width))
         images = pad_to_patches(predictor.whole_input(sample.image), patch)
         with torch.inference_mode():
             for block, logits in enumerate(block_logits(network, images, heads)):

@@ -8,12 +8,13 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning_fabric import Fabric
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from paumer.criteria import Criterion, entropy, random
 from paumer.mode import UNPAUSED, Mode
@@ -39,8 +40,17 @@ class Training:
 
     def __post_init__(self) -> None:
         optimizer = make_optimizer(self.loss, self.options)
+        self.average: AveragedModel | None = None
+        if self.options.ema:
+            rule = get_ema_multi_avg_fn(self.options.ema)  # type: ignore[no-untyped-call]
+            self.average = AveragedModel(self.loss, self.fabric.device, multi_avg_fn=rule)
         self.wrapped, self.optimizer = self.fabric.setup(self.loss, optimizer)
         self.ranges = parse_ranges(self.options.ranges)
+
+    @property
+    def result(self) -> PixelLoss:
+        """What is validated and saved: what learns, or the average of its weights."""
+        return self.loss if self.average is None else cast(PixelLoss, self.average.module)
 
     def run(self, batches: Iterable[Batch | str], after: Callable[[Metrics], None]) -> None:
         """One step for every batch; ``after`` is called after each of them.
@@ -71,7 +81,8 @@ class Training:
         pixels: Any = fabric.all_reduce(self.loss.pixel_weights(labels).sum(), reduce_op="sum")
         scale = fabric.world_size / pixels.clamp(min=1)
         self.optimizer.zero_grad()
-        main = aux = torch.zeros((), device=fabric.device)
+        main = aux = dice = torch.zeros((), device=fabric.device)
+        image = fabric.world_size / options.batch  # What an image counts of a batch.
         size = -(-len(images) // options.accumulate)
         for begin in range(0, len(images), size):
             part = slice(begin, begin + size)
@@ -79,6 +90,9 @@ class Training:
                 criterion = self.criterion(batch, begin)
                 losses = self.wrapped(images[part], labels[part], str(mode), criterion)
             loss = (losses.main + options.aux_weight * losses.aux) * scale
+            if losses.dice is not None:
+                loss = loss + options.dice * losses.dice * image
+                dice = dice + losses.dice.detach() * image
             if not torch.isfinite(loss):
                 raise ValueError(
                     f"the loss became {loss.item()} at step {step} (images "
@@ -91,7 +105,10 @@ class Training:
         if options.clip:
             nn.utils.clip_grad_norm_(self.loss.parameters(), options.clip)
         self.optimizer.step()
-        return {"loss": float(main), "aux_loss": float(aux)}
+        if self.average is not None:
+            self.average.update_parameters(self.loss)
+        metrics = {"loss": float(main), "aux_loss": float(aux)}
+        return {**metrics, "dice_loss": float(dice)} if options.dice else metrics
 
     def draw(self, step: int) -> Mode:
         """This step's mode, the same on every process."""
@@ -111,17 +128,20 @@ class Training:
 
     def state(self) -> dict[str, object]:
         """All that a resumed run needs."""
-        return {
+        state = {
             "network": dict(self.loss.network.state_dict()),
             "heads": dict(self.loss.heads.state_dict()),
             "optimizer": self.optimizer.state_dict(),
         }
+        return {**state, **({"average": dict(self.average.state_dict())} if self.average else {})}
 
     def restore(self, step: int, state: Mapping[str, Any]) -> None:
         """Continue from a state that was saved after ``step`` steps."""
         self.loss.network.load_state_dict(state["network"])
         self.loss.heads.load_state_dict(state["heads"])
         self.optimizer.load_state_dict(state["optimizer"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
         self.step = step
 
     @contextmanager
@@ -166,12 +186,18 @@ def learning_rate(options: TrainOptions, step: int) -> float:
 
 
 def make_optimizer(loss: PixelLoss, options: TrainOptions) -> torch.optim.Optimizer:
-    """AdamW or SGD over what learns; only matrices decay, and heads have a rate of their own."""
+    """AdamW or SGD over what learns; only matrices decay, and heads have a rate of their own.
+
+    With a layer decay that of each block is less than that of the next one.
+    """
+    depth = loss.network.backbone.depth
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in loss.named_parameters():
         if parameter.requires_grad:
             decays = parameter.ndim > 1 and not name.endswith(("_token", "pos_embed", "_embedding"))
-            factor = 1.0 if name.startswith("network.backbone.") else options.head_lr
+            factor = options.head_lr
+            if name.startswith("network.backbone."):
+                factor = options.layer_decay ** (depth + 1 - layer_of(name, depth))
             groups.setdefault((decays, factor), []).append(parameter)
     settings = [
         {"params": group, "weight_decay": options.weight_decay * decays, "factor": factor}
@@ -180,3 +206,11 @@ def make_optimizer(loss: PixelLoss, options: TrainOptions) -> torch.optim.Optimi
     if options.optimizer == "sgd":
         return torch.optim.SGD(settings, lr=options.lr, momentum=0.9, nesterov=True)
     return torch.optim.AdamW(settings, lr=options.lr)
+
+
+def layer_of(name: str, depth: int) -> int:
+    """Which block a parameter of the backbone belongs to: 0 before the first, last the norm."""
+    _, _, rest = name.partition(".blocks.")
+    if rest:
+        return int(rest.split(".")[0]) + 1
+    return depth + 1 if ".vit.norm." in name else 0

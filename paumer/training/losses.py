@@ -1,10 +1,13 @@
 """The losses of the paper (section 3.2): the main decoder's, the auxiliary head's at each pause.
 
-Both are sums over pixels: the loop, which sees the whole batch, divides by their number.
+Both are sums over pixels: the loop, which sees the whole batch, divides by their number. A Dice
+loss may be added, which is a sum over images.
 """
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -24,19 +27,35 @@ Scalar = Float[Tensor, ""]
 ClassWeights = Float[Tensor, " classes"] | None
 
 
+@dataclass(frozen=True)
+class LossSettings:
+    """What is added to the paper's cross entropy, or changed of it; nothing by default."""
+
+    focal: float = 0.0
+    label_smoothing: float = 0.0
+    dice: bool = False
+
+
 class Losses(NamedTuple):
-    """The parts of the loss, each a sum over pixels."""
+    """The parts of the loss: sums over pixels, and over images where Dice is asked for."""
 
     main: Scalar
     aux: Scalar
+    dice: Scalar | None = None
 
 
 class PixelLoss(nn.Module):
     """What both losses share: cross entropies of enlarged logits, and heads for single blocks."""
 
-    def __init__(self, network: PausingSegmenter, class_weights: ClassWeights = None) -> None:
+    def __init__(
+        self,
+        network: PausingSegmenter,
+        class_weights: ClassWeights = None,
+        settings: LossSettings = LossSettings(),  # noqa: B008  # Frozen.
+    ) -> None:
         super().__init__()
         self.network = network
+        self.settings = settings
         self.heads = nn.ModuleList()
         self.class_weights: Tensor | None
         self.register_buffer("class_weights", class_weights, persistent=False)
@@ -50,17 +69,38 @@ class PixelLoss(nn.Module):
         return torch.where(known, self.class_weights[classes], 0)
 
     def cross_entropy(self, logits: Float[Tensor, "b classes gh gw"], labels: Labels) -> Scalar:
-        """The cross entropy of coarse logits, enlarged to the labels' size, the padding cut off."""
+        """The cross entropy of coarse logits, enlarged to the labels' size."""
+        full = self.enlarge(logits, labels)
+        loss = partial(F.cross_entropy, full, labels, ignore_index=IGNORE)
+        loss_of_class = partial(
+            loss, weight=self.class_weights, label_smoothing=self.settings.label_smoothing
+        )
+        if not self.settings.focal:
+            return loss_of_class(reduction="sum")
+        unsure = -torch.expm1(-loss(reduction="none"))  # One minus the label's probability.
+        # The slope of a root at 0 is infinite.
+        factor = unsure.clamp(min=1e-6) ** self.settings.focal
+        return (factor * loss_of_class(reduction="none")).sum()
+
+    def dice(self, logits: Float[Tensor, "b classes gh gw"], labels: Labels) -> Scalar:
+        """The sum over images of one minus the mean Dice coefficient of the classes they show."""
+        known = (labels != IGNORE)[:, None]
+        found = self.enlarge(logits, labels).softmax(1) * known
+        truth = F.one_hot(labels.where(known[:, 0], 0), found.shape[1]).movedim(-1, 1) * known
+        there = truth.sum((2, 3))
+        both = 2 * (found * truth).sum((2, 3)) / (found.sum((2, 3)) + there).clamp(min=1)
+        shown = there > 0
+        missed = ((1 - both) * shown).sum(1) / shown.sum(1).clamp(min=1)
+        return missed.sum()
+
+    def enlarge(
+        self, logits: Float[Tensor, "b classes gh gw"], labels: Labels
+    ) -> Float[Tensor, "b classes h w"]:
+        """Coarse logits at the labels' size, the padding cut off."""
         height, width = labels.shape[1:]
         down, across = self.network.backbone.patch
         padded = (-(-height // down) * down, -(-width // across) * across)
-        return F.cross_entropy(
-            upsample(logits, padded)[..., :height, :width].float(),
-            labels,
-            weight=self.class_weights,
-            ignore_index=IGNORE,
-            reduction="sum",
-        )
+        return upsample(logits, padded)[..., :height, :width].float()
 
 
 class PausingLoss(PixelLoss):
@@ -70,7 +110,8 @@ class PausingLoss(PixelLoss):
         """The losses of one part of a batch."""
         prediction = self.network(images, mode, criterion, full_size=False)
         main = self.cross_entropy(prediction.logits, labels)
-        return Losses(main, self.aux_loss(prediction.stages, prediction.grid, labels))
+        dice = self.dice(prediction.logits, labels) if self.settings.dice else None
+        return Losses(main, self.aux_loss(prediction.stages, prediction.grid, labels), dice)
 
     def aux_loss(self, stages: Sequence[Stage], grid: Grid, labels: Labels) -> Scalar:
         """The auxiliary head's loss at each pause, over the patches still active there.
@@ -93,9 +134,13 @@ class HeadsLoss(PixelLoss):
     """Heads learn on a frozen network: the shared auxiliary one, or one for every block."""
 
     def __init__(
-        self, network: PausingSegmenter, class_weights: ClassWeights = None, own: bool = False
+        self,
+        network: PausingSegmenter,
+        class_weights: ClassWeights = None,
+        settings: LossSettings = LossSettings(),  # noqa: B008  # Frozen.
+        own: bool = False,
     ) -> None:
-        super().__init__(network, class_weights)
+        super().__init__(network, class_weights, settings)
         network.requires_grad_(False)
         network.aux_head.requires_grad_(not own)
         if own:

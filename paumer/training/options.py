@@ -6,9 +6,18 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
+
+from paumer.untrusted import quoted, shorten
 
 Several = Parameter(consume_multiple=True, negative=())
+RUN, MODEL, DATA, PAUSING, LOSS, OPTIMISER, MACHINE = (
+    Parameter(group=Group(name, sort_key=number))
+    for number, name in enumerate(
+        ("Run", "Model", "Data", "Pausing", "Loss", "Optimiser", "Machine")
+    )
+)
+"""How help is ordered."""
 
 
 @Parameter(name="*")
@@ -16,85 +25,115 @@ Several = Parameter(consume_multiple=True, negative=())
 class TrainOptions:
     """What `paumer train` trains, on what, and how. A recipe is a YAML file of these."""
 
-    out: Path = Path("runs/train")
+    out: Annotated[Path, RUN] = Path("runs/train")
     """Run directory to write; it must not exist."""
-    data: str = "scenes"
-    """scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, a data.yaml, or several joined by +."""
-    backbone: str = "vit_tiny_patch16_384"
+    seed: Annotated[int, RUN] = 0
+    """Decides order, crops, draws and fresh weights."""
+    val_every: Annotated[int, RUN] = 500
+    """Steps between validations, which also happen at the end."""
+    val_mode: Annotated[tuple[str, ...], Several, RUN] = ("none", "3:0.4", "3:0.4,5:0.4,7:0.4")
+    """Modes to validate."""
+    val_images: Annotated[int | None, RUN] = None
+    """Validate on this many images only, spread over the split."""
+    save_every: Annotated[int, RUN] = 250
+    """Steps between checkpoints."""
+
+    backbone: Annotated[str, MODEL] = "vit_tiny_patch16_384"
     """timm name of the backbone."""
-    decoder: Literal["mask", "linear", "pup", "pup-tiny"] | None = None
+    decoder: Annotated[Literal["mask", "linear", "pup", "pup-tiny"] | None, MODEL] = None
     """Decoder (default: mask, or that of the model to start from); pup-tiny is the paper's SETR-PUP
     for ViT-Ti."""
-    init: str = "timm"
-    """Where weights come from: timm (download), none, a .safetensors file, or a model directory."""
-    criterion: Literal["entropy", "random", "none"] = "entropy"
+    init: Annotated[str, MODEL] = "timm"
+    """Where weights come from: timm (download), none, a backbone's .safetensors file, or a model: a
+    built-in name, a model directory, a training run or a hub id."""
+    context: Annotated[bool, MODEL] = False
+    """After a pause the mean of the patches that paused continues with the active ones."""
+    window: Annotated[int | None, MODEL] = None
+    """Side of sliding windows at inference (default: the whole image at once)."""
+    stride: Annotated[int | None, MODEL] = None
+    """Distance between windows (default: the window less 32, at least half of it)."""
+    drop_path: Annotated[float, MODEL] = 0.1
+    """Stochastic depth of the encoder, rising linearly."""
+    dropout: Annotated[float, MODEL] = 0.1
+    """Dropout of the mask decoder."""
+
+    data: Annotated[str, DATA] = "scenes"
+    """scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, a data.yaml, or several joined by +."""
+    crop: Annotated[str, DATA] = "256"
+    """Crop size: a side, or WIDTHxHEIGHT."""
+    fit: Annotated[str | None, DATA] = None
+    """Scale images to fit LONGxSHORT before drawing the scale (default: their own size)."""
+    scale: Annotated[str, DATA] = "0.5-2"
+    """Range of the random scale."""
+    balance: Annotated[float, DATA] = 0.0
+    """Probability that a crop is centred on a pixel of a class drawn from those in the image."""
+    colour: Annotated[float, DATA] = 1.0
+    """Strength of random brightness, contrast, saturation and hue: 0 none, 1 the paper's."""
+    blur: Annotated[float, DATA] = 0.0
+    """Probability of a random blur."""
+    noise: Annotated[float, DATA] = 0.0
+    """Largest standard deviation of random noise, as a part of the range, such as 0.05."""
+    compress: Annotated[float, DATA] = 0.0
+    """Probability of JPEG compression of a random quality."""
+    cutout: Annotated[float, DATA] = 0.0
+    """Probability that a random rectangle is hidden, from which nothing is learnt."""
+    skip_bad: Annotated[bool, DATA] = False
+    """Skip images that cannot be read, and list them in bad_images.txt."""
+
+    criterion: Annotated[Literal["entropy", "random", "none"], PAUSING] = "entropy"
     """What decides which patches pause in training; none trains the plain Segmenter, without
     auxiliary loss."""
-    ranges: str = "3-9:0.2-0.8"
+    ranges: Annotated[str, PAUSING] = "3-9:0.2-0.8"
     """Blocks to draw from and their range of ratios, such as 3-9:0.2-0.8 or 3:0-0.9,5:0.2-0.6."""
-    aux_weight: float = 0.1
-    """Weight of the auxiliary head's loss."""
-    context: bool = False
-    """After a pause the mean of the patches that paused continues with the active ones."""
-    learn: Literal["all", "aux", "block-heads"] = "all"
+    learn: Annotated[Literal["all", "aux", "block-heads"], PAUSING] = "all"
     """What learns: all, the shared auxiliary head alone, or a head of its own for every block."""
-    steps: int = 2000
-    """Training steps."""
-    batch: int = 8
-    """Images per step, over all processes."""
-    accumulate: int = 1
-    """Parts that a process works through one after the other to save memory."""
-    crop: str = "256"
-    """Crop size: a side, or WIDTHxHEIGHT."""
-    fit: str | None = None
-    """Scale images to fit LONGxSHORT before drawing the scale (default: their own size)."""
-    scale: str = "0.5-2"
-    """Range of the random scale."""
-    window: int | None = None
-    """Side of sliding windows at inference (default: the whole image at once)."""
-    stride: int | None = None
-    """Distance between windows (default: the window less 32, at least half of it)."""
-    optimizer: Literal["adamw", "sgd"] = "adamw"
-    """Optimiser; sgd has Nesterov momentum 0.9."""
-    lr: float = 1e-3
-    """Learning rate."""
-    head_lr: float = 1.0
-    """Factor on the learning rate of decoder and auxiliary head."""
-    min_lr: float = 1e-5
-    """Learning rate at the end of the polynomial schedule (power 0.9)."""
-    warmup: int = 0
-    """Steps of linear warm-up."""
-    weight_decay: float = 0.0
-    """Weight decay of matrices; norms, biases and embeddings have none."""
-    clip: float | None = None
-    """Largest norm of the gradient."""
-    drop_path: float = 0.1
-    """Stochastic depth of the encoder, rising linearly."""
-    dropout: float = 0.1
-    """Dropout of the mask decoder."""
-    class_weights: float = 0.0
+
+    aux_weight: Annotated[float, LOSS] = 0.1
+    """Weight of the auxiliary head's loss."""
+    class_weights: Annotated[float, LOSS] = 0.0
     """Weigh classes in the loss by their rarity to this power: 0 not at all, 0.5 by its root."""
-    seed: int = 0
-    """Decides order, crops, draws and fresh weights."""
-    val_every: int = 500
-    """Steps between validations, which also happen at the end."""
-    val_mode: Annotated[tuple[str, ...], Several] = ("none", "3:0.4", "3:0.4,5:0.4,7:0.4")
-    """Modes to validate."""
-    val_images: int | None = None
-    """Validate on this many images only, spread over the split."""
-    save_every: int = 250
-    """Steps between checkpoints."""
-    skip_bad: bool = False
-    """Skip images that cannot be read, and list them in bad_images.txt."""
-    workers: int = 2
+    dice: Annotated[float, LOSS] = 0.0
+    """Weight of a Dice loss added to the main decoder's cross entropy."""
+    focal: Annotated[float, LOSS] = 0.0
+    """Exponent of the focal loss: 0 is cross entropy, 2 makes clear pixels count little."""
+    label_smoothing: Annotated[float, LOSS] = 0.0
+    """Part of each label that is spread evenly over all classes, such as 0.1."""
+
+    steps: Annotated[int, OPTIMISER] = 2000
+    """Training steps."""
+    batch: Annotated[int, OPTIMISER] = 8
+    """Images per step, over all processes."""
+    accumulate: Annotated[int, OPTIMISER] = 1
+    """Parts that a process works through one after the other to save memory."""
+    optimizer: Annotated[Literal["adamw", "sgd"], OPTIMISER] = "adamw"
+    """Optimiser; sgd has Nesterov momentum 0.9."""
+    lr: Annotated[float, OPTIMISER] = 1e-3
+    """Learning rate."""
+    head_lr: Annotated[float, OPTIMISER] = 1.0
+    """Factor on the learning rate of decoder and auxiliary head."""
+    layer_decay: Annotated[float, OPTIMISER] = 1.0
+    """Factor on the learning rate from each block to the one before it, such as 0.75."""
+    min_lr: Annotated[float, OPTIMISER] = 1e-5
+    """Learning rate at the end of the polynomial schedule (power 0.9)."""
+    warmup: Annotated[int, OPTIMISER] = 0
+    """Steps of linear warm-up."""
+    weight_decay: Annotated[float, OPTIMISER] = 0.0
+    """Weight decay of matrices; norms, biases and embeddings have none."""
+    clip: Annotated[float | None, OPTIMISER] = None
+    """Largest norm of the gradient."""
+    ema: Annotated[float, OPTIMISER] = 0.0
+    """Validate and save an average of the weights that keeps this much at each step, such as 0.999
+    (0: the weights themselves)."""
+
+    workers: Annotated[int, MACHINE] = 2
     """Processes that read and crop images."""
-    devices: int = 1
+    devices: Annotated[int, MACHINE] = 1
     """Devices on this machine; torchrun and SLURM are recognised."""
-    nodes: int = 1
+    nodes: Annotated[int, MACHINE] = 1
     """Machines."""
-    accelerator: str = "auto"
+    accelerator: Annotated[str, MACHINE] = "auto"
     """cpu, gpu, or auto."""
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Annotated[Literal["fp32", "bf16"], MACHINE] = "fp32"
     """Number format."""
 
 
@@ -140,8 +179,8 @@ def read_recipe(path: Path, extended_by: tuple[Path, ...] = ()) -> dict[str, obj
     own = {str(name).replace("-", "_"): value for name, value in _read_mapping(path).items()}
     parent = own.pop("extends", None)
     _check_names(own, path)
-    if not isinstance(parent, str | None):
-        raise ValueError(f'"{path}" extends {parent}: name one recipe, such as scenes.yaml')
+    if not isinstance(parent, str | None) or len(parent or "") > 1000:
+        raise ValueError(f'"{path}" extends {quoted(parent)}: name one recipe, such as scenes.yaml')
     base = read_recipe(path.parent / parent, (*extended_by, path)) if parent else {}
     return {name: value for name, value in {**base, **own}.items() if value is not None}
 
@@ -229,4 +268,5 @@ def _check_names(values: dict[Any, Any], path: Path) -> None:
     if unknown:
         near = difflib.get_close_matches(unknown[0], known, 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
-        raise ValueError(f'"{path}" names options that are not known: {", ".join(unknown)}{hint}')
+        listed = shorten(", ".join(unknown), 200)
+        raise ValueError(f'"{path}" names options that are not known: {listed}{hint}')

@@ -1,13 +1,15 @@
 """Training options -> a run directory: started, resumed, and written from step to step."""
 
 import json
+import math
 import os
+import shutil
 import signal
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,12 @@ from paumer.data.datasets import open_dataset
 from paumer.data.samples import Dataset, spread
 from paumer.disk import alone_in, new_beside, replace_file
 from paumer.drawing import contact_sheet, write_image
+from paumer.inference.points import write_points
 from paumer.inference.predictor import Predictor
+from paumer.measurement import Measurement
 from paumer.memory import keep_memory
 from paumer.mode import parse_modes
+from paumer.model.directory import CONFIG_FILE, POINTS_FILE
 from paumer.model.segmenter import PausingSegmenter
 from paumer.study.accuracy import evaluate, iou_of_counts
 from paumer.study.figures import draw_training
@@ -33,19 +38,19 @@ from paumer.study.uncertainty import HEADS_FILE
 from paumer.training.checkpoint import UNREADABLE, load_checkpoint, save_checkpoint
 from paumer.training.data_record import check_same_data, record_data
 from paumer.training.feed import Crops, crop_indices, make_loader
+from paumer.training.initial import Say, inherited_points, initial_network, starts_from_model
 from paumer.training.loop import Metrics, Training, learning_rate
 from paumer.training.metrics import MetricsFile
 from paumer.training.options import TrainOptions, plain_options, read_options
 from paumer.training.start import (
     bad_list,
     check_options,
-    initial_network,
+    check_samples,
     make_loss,
     make_transform,
     readable,
 )
 
-Say = Callable[[str], None]
 Progress = Callable[[int, int, Metrics], None]
 """Shown how far a run is: steps done, steps in all, and the newest numbers."""
 
@@ -59,44 +64,91 @@ def train(
             f'"{options.out}" exists: name another --out, or resume it with --resume {options.out}'
         )
     training, validation = (open_dataset(options.data, split) for split in ("train", "val"))
-    network = initial_network(options, training)
+    network = initial_network(options, training, say if _is_first() else lambda _: None)
     check_options(options, network)
+    for dataset in (training, validation):
+        check_samples(dataset, options)
     if _is_first():
         with new_beside(options.out) as new:
-            content = yaml.safe_dump(plain_options(options), sort_keys=False)
-            replace_file(new / "args.yaml", content.encode())
+            _write_options(new, options)
             replace_file(new / "env.json", json.dumps(machine(), indent=2).encode())
             record_data(new, training, validation)
             new.rename(options.out)
-    with alone_in(options.out) if _is_first() else nullcontext():
-        return _fit(options, network, training, validation, say, progress)
+    begun = False
+
+    def shown(done: int, steps: int, values: Metrics) -> None:
+        nonlocal begun
+        begun = True
+        progress(done, steps, values)
+
+    try:
+        with alone_in(options.out) if _is_first() else nullcontext():
+            return _fit(options, network, training, validation, say, shown)
+    except BaseException:
+        if _is_first() and not begun:  # Nothing to resume, and nothing in the way of another try.
+            shutil.rmtree(options.out, ignore_errors=True)
+        raise
 
 
 def resume(
-    directory: Path, say: Say = lambda _: None, progress: Progress = lambda *_: None
+    directory: Path,
+    say: Say = lambda _: None,
+    progress: Progress = lambda *_: None,
+    steps: int | None = None,
 ) -> Path:
-    """Continue a run from its newest checkpoint, exactly as if it had not stopped."""
+    """Continue a run from its newest checkpoint, exactly as if it had not stopped.
+
+    ``steps`` makes it a run of so many: what is left of it follows the schedule of such a run.
+    """
     options = read_options(directory)
     with alone_in(directory) if _is_first() else nullcontext():
         training, validation = (open_dataset(options.data, split) for split in ("train", "val"))
-        # The checkpoint replaces all weights, so a resumed run needs no download.
-        offline = replace(options, init="none") if options.init == "timm" else options
-        network = initial_network(offline, training)
-        check_options(options, network)
+        network = initial_network(_without_weights(options), training)
+        check_options(options if steps is None else replace(options, steps=steps), network)
         try:
             checkpoint = load_checkpoint(directory / "checkpoints")
         except FileNotFoundError:
             say(f"{directory} has no checkpoint yet: starting from the beginning")
+            options = _extend(options, steps, 0, say)
             if _is_first():
                 record_data(directory, training, validation)
             network = initial_network(options, training)
             return _fit(options, network, training, validation, say, progress)
         check_same_data(directory, training, validation)
+        options = _extend(options, steps, checkpoint[0], say)
         if checkpoint[0] >= options.steps:
-            say(f"{directory} is complete: {checkpoint[0]} steps")
+            say(f"{directory} is complete: {checkpoint[0]} steps; --steps N extends it")
             return directory
         say(f"resuming from step {checkpoint[0]} of {options.steps}")
         return _fit(options, network, training, validation, say, progress, checkpoint)
+
+
+def _without_weights(options: TrainOptions) -> TrainOptions:
+    """Options for a network whose weights a checkpoint will replace: no download, no old files."""
+    if not starts_from_model(options):
+        return replace(options, init="none")
+    own = options.out / "model"
+    return replace(options, init=str(own)) if (own / CONFIG_FILE).is_file() else options
+
+
+def _extend(options: TrainOptions, steps: int | None, done: int, say: Say) -> TrainOptions:
+    """The options with another number of steps, which the run directory notes."""
+    if steps is None or steps == options.steps:
+        return options
+    if steps <= done:
+        raise ValueError(f"{options.out} has done {done} steps: give --steps more than that")
+    new = replace(options, steps=steps)
+    if _is_first():
+        _write_options(options.out, new)
+    if done:
+        rate, before = learning_rate(new, done), learning_rate(options, done - 1)
+        say(f"now {steps} steps: the learning rate continues at {rate:.3g} (it was {before:.3g})")
+    return new
+
+
+def _write_options(directory: Path, options: TrainOptions) -> None:
+    content = yaml.safe_dump(plain_options(options), sort_keys=False)
+    replace_file(directory / "args.yaml", content.encode())
 
 
 def _fit(
@@ -109,6 +161,7 @@ def _fit(
     checkpoint: tuple[int, dict[str, object]] | None = None,
 ) -> Path:
     """Train from the start, or from a checkpoint, to the end or to a signal."""
+    points = inherited_points(_without_weights(options), network)
     fabric = _launch(options)
     task = Training(options, fabric, make_loss(options, network, training).train())
     if checkpoint is not None:
@@ -125,7 +178,7 @@ def _fit(
     indices = crop_indices(task.step, options.steps, options.batch, *process)
     loader = make_loader(crops, indices, options.workers, fabric.device.type == "cuda")
     try:
-        task.run(loader, RunCallback(task, validation, say, progress))
+        task.run(loader, RunCallback(task, validation, say, progress, points))
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
@@ -135,10 +188,20 @@ def _fit(
         ) from error
     if task.stopped_by is not None:
         name = signal.Signals(task.stopped_by).name
-        raise InterruptedError(
-            f"stopped by {name} after step {task.step}: resume with --resume {options.out}"
+        raise StoppedError(
+            f"stopped by {name} after step {task.step}, which is saved: "
+            f"resume with --resume {options.out}",
+            task.stopped_by,
         )
     return options.out
+
+
+class StoppedError(InterruptedError):
+    """A signal ended a run after a step, which was saved."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.number = number
 
 
 def _launch(options: TrainOptions) -> Fabric:
@@ -168,6 +231,8 @@ class RunCallback:
     validation: Dataset
     say: Say
     progress: Progress
+    points: Mapping[str, Measurement] = field(default_factory=dict)
+    """Operating points to write into the model when it is first written."""
 
     def __post_init__(self) -> None:
         options = self.task.options
@@ -200,14 +265,14 @@ class RunCallback:
 
     def validate(self) -> None:
         """Measure the validation modes; write the model, metrics and images."""
-        fabric, options, network = self.task.fabric, self.task.options, self.task.loss.network
+        fabric, options, network = self.task.fabric, self.task.options, self.task.result.network
         if options.learn == "block-heads":
             self._write_model()
             return
         predictor, modes = Predictor(network), parse_modes(options.val_mode)
         mine = self.indices[fabric.global_rank :: fabric.world_size]
         totals = evaluate(predictor, self.validation, modes, indices=mine)
-        network.train()
+        self.task.loss.train()
         values = {}
         for mode, total in zip(modes, totals, strict=True):
             part = torch.from_numpy(total.totals).to(fabric.device)
@@ -219,12 +284,28 @@ class RunCallback:
         shown = ", ".join(f"{name[5:]} {100 * value:.2f}" for name, value in values.items())
         self.say(f"step {self.task.step}: val mIoU {shown}")
         self._write_model()
+        if self.best_step() == self.task.step:
+            network.save_pretrained(options.out / "best")
+            self._write_points(options.out / "best")
         self._draw(predictor)
 
+    def best_step(self) -> int:
+        """The step whose validation modes have the best mean mIoU, by the metrics as written."""
+        names = [f"miou {mode}" for mode in parse_modes(self.task.options.val_mode)]
+        rows = [(step, row) for step, row in self.metrics.rows.items() if row.keys() >= set(names)]
+        means = {step: sum(float(row[name]) for name in names) for step, row in rows}
+        known = {step: mean for step, mean in means.items() if not math.isnan(mean)}
+        return max(known, key=lambda step: (known[step], step), default=0)
+
+    def _write_points(self, directory: Path) -> None:
+        if self.points and not (directory / POINTS_FILE).exists():
+            write_points(directory, self.points)
+
     def _write_model(self) -> None:
-        loss, out = self.task.loss, self.task.options.out
+        loss, out = self.task.result, self.task.options.out
         if self.task.fabric.is_global_zero:
             loss.network.save_pretrained(out / "model")
+            self._write_points(out / "model")
             if len(loss.heads):
                 replace_file(out / HEADS_FILE, save(dict(loss.heads.state_dict())))
 
@@ -237,7 +318,7 @@ class RunCallback:
         mode = parse_modes(self.task.options.val_mode)[-1]
         samples = [self.validation[self.indices[n]] for n in spread(len(self.indices), 6)]
         results = predictor.predict_batch([s.image for s in samples], mode)
-        predictor.network.train()
+        self.task.loss.train()
         rows = [(result.tinted(), result.blended()) for result in results]
         sheet = contact_sheet(rows, columns=2, captions=[s.name for s in samples])
         write_image(plots / "samples.png", sheet)

@@ -1,7 +1,6 @@
-"""What a training starts with: the network, the crops, and options that can work."""
+"""What a training starts with beside its network: loss, crops, and checks of options and data."""
 
 import math
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,85 +14,22 @@ from paumer.data.samples import Dataset, spread
 from paumer.data.transforms import TrainTransform
 from paumer.inference.tiles import Inference
 from paumer.mode import check_runnable, parse_modes
-from paumer.model.build import build_model
-from paumer.model.directory import load_model, load_tensors
 from paumer.model.segmenter import PausingSegmenter
 from paumer.pause_config import parse_ranges
-from paumer.training.feed import crop_indices, mix, read
-from paumer.training.losses import HeadsLoss, PausingLoss, PixelLoss
+from paumer.training.feed import crop_indices, read
+from paumer.training.initial import starts_from_model
+from paumer.training.losses import HeadsLoss, LossSettings, PausingLoss, PixelLoss
 from paumer.training.options import TrainOptions, parse_size, parse_span
-
-
-def initial_network(options: TrainOptions, dataset: Dataset) -> PausingSegmenter:
-    """The network before the first step."""
-    torch.manual_seed(mix(options.seed, 5))
-    decoder = options.decoder or "mask"
-    extra: dict[str, float] = {"dropout": options.dropout} if decoder == "mask" else {}
-    if decoder == "pup-tiny":
-        decoder, extra = "pup", {"channels": 192, "depth": 2, "scale": 4}
-    if os.path.isdir(options.init):
-        network = _from_model(options, dataset, decoder, extra)
-    else:
-        weights: dict[str, bool | str] = {"timm": True, "none": False}
-        network = build_model(
-            options.backbone,
-            decoder,
-            dataset.class_set.names,
-            image_size=parse_size(options.crop)[::-1],
-            weights=weights.get(options.init, options.init),
-            drop_path=options.drop_path,
-            context=options.context,
-            decoder_options=extra,
-        )
-    assert network.config
-    network.config = replace(
-        network.config,
-        classes=dataset.class_set.names,
-        colours=dataset.class_set.colours,
-        # Images are scaled for inference as they were fitted for training.
-        short_side=min(parse_size(options.fit)) if options.fit else None,
-        window=options.window,
-        stride=options.stride,
-    )
-    return network
-
-
-def _from_model(
-    options: TrainOptions, dataset: Dataset, decoder: str, extra: dict[str, float]
-) -> PausingSegmenter:
-    """The network of a trained model directory, to be trained on.
-
-    The backbone is the model's own, whatever the options say. So are its decoder and ``context``
-    unless the options set them; another decoder starts afresh.
-    """
-    config, tensors = load_model(Path(options.init))
-    if len(config.classes) != len(dataset.class_set):
-        raise ValueError(
-            f'"{options.init}" has {len(config.classes)} classes and {dataset.name} '
-            f"{len(dataset.class_set)}"
-        )
-    other = decoder != config.decoder or (decoder == "pup" and extra != config.decoder_options)
-    fresh = options.decoder is not None and other
-    if fresh:
-        config = replace(config, decoder=decoder, decoder_options=extra)
-        tensors = {n: t for n, t in tensors.items() if not n.startswith("decoder.")}
-    elif config.decoder == "mask":
-        extra = {**config.decoder_options, "dropout": options.dropout}
-        config = replace(config, decoder_options=extra)
-    context = options.context or config.context
-    config = replace(config, drop_path=options.drop_path, context=context)
-    network = PausingSegmenter.from_config(config)
-    load_tensors(network, tensors, options.init, fresh="decoder." if fresh else "")
-    return network
 
 
 def make_loss(options: TrainOptions, network: PausingSegmenter, dataset: Dataset) -> PixelLoss:
     """What learns, and from what."""
     weights = class_weights(dataset, options) if options.class_weights else None
+    settings = LossSettings(options.focal, options.label_smoothing, bool(options.dice))
     if options.learn != "all":
-        return HeadsLoss(network, weights, own=options.learn == "block-heads")
+        return HeadsLoss(network, weights, settings, own=options.learn == "block-heads")
     network.aux_head.requires_grad_(options.criterion != "none")
-    return PausingLoss(network, weights)
+    return PausingLoss(network, weights, settings)
 
 
 def class_weights(
@@ -126,7 +62,9 @@ def make_transform(options: TrainOptions, network: PausingSegmenter) -> TrainTra
     assert network.config
     crop, scale = parse_size(options.crop)[::-1], parse_span(options.scale)
     fit = parse_size(options.fit) if options.fit else None
-    return TrainTransform(crop, network.config.mean, network.config.std, fit, scale)
+    names = ("colour", "blur", "noise", "compress", "cutout", "balance")
+    more = {name: getattr(options, name) for name in names}
+    return TrainTransform(crop, network.config.mean, network.config.std, fit, scale, **more)
 
 
 _BOUNDS = (
@@ -136,6 +74,13 @@ _BOUNDS = (
     ("weight_decay warmup workers", 0, sys.float_info.max, "0 or more"),
     ("clip", sys.float_info.min, math.inf, "a norm above 0"),
     ("class_weights", 0, 1, "a power from 0 (all alike) to 1"),
+    ("blur compress cutout balance", 0, 1, "a probability from 0 (never) to 1"),
+    ("colour", 0, 2, "a strength from 0 (none) to 2, such as 1"),
+    ("noise", 0, 1, "a part of the range from 0 (none) to 1, such as 0.05"),
+    ("dice focal", 0, 1000, "0 (none) or more, such as 1"),
+    ("label_smoothing", 0, 0.999, "a part from 0 (none) to below 1, such as 0.1"),
+    ("layer_decay", 0.001, 1, "a factor from 0.001 to 1 (all alike), such as 0.75"),
+    ("ema", 0, 0.999999, "a part from 0 (none) to below 1, such as 0.999"),
 )
 """Options, the least and the most they can be, and what to give."""
 
@@ -163,5 +108,26 @@ def check_options(options: TrainOptions, network: PausingSegmenter) -> None:
         raise ValueError(f"a stride of {options.stride} means nothing without a window: give both")
     Inference(window=options.window, stride=options.stride)
     make_transform(options, network)
-    if options.learn != "all" and not os.path.isdir(options.init):
-        raise ValueError(f"--learn {options.learn} needs a trained model directory as --init")
+    if options.learn != "all" and not starts_from_model(options):
+        raise ValueError(f"--learn {options.learn} needs a trained model as --init")
+    if options.learn != "all" and options.dice:
+        raise ValueError(f"--dice is for the decoder: leave it out with --learn {options.learn}")
+
+
+LOOK_AT = 20
+"""How many images of a split are read before the first step."""
+
+
+def check_samples(dataset: Dataset, options: TrainOptions) -> None:
+    """Raise for the first of some images, spread over the split, that cannot be learnt from.
+
+    So a mask with unknown ids shows at once, not when its turn comes. Skipped images are not
+    looked for.
+    """
+    for index in [] if options.skip_bad else spread(len(dataset), LOOK_AT):
+        problem = read(dataset, index, None) if dataset.files(index) else None
+        if isinstance(problem, str):
+            raise ValueError(
+                f"{problem} (fix or remove it, or train with --skip-bad to skip it; "
+                f"`paumer check-data {options.data}` lists all such files)"
+            )

@@ -1,6 +1,7 @@
 import csv
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -265,8 +266,46 @@ def test_tiny_images_run(monkeypatch):
 
 
 def test_resuming_takes_no_other_options(tmp_path, monkeypatch, capsys):
-    assert call(monkeypatch, "train", "--resume", tmp_path, "--steps", "80") == 2
-    assert "give no others" in capsys.readouterr().err
+    assert call(monkeypatch, "train", "--resume", tmp_path, "--lr", "1") == 2
+    assert "give no others but --steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("tokens", "steps"), [([], None), (["--steps", "2000"], 2000)])
+def test_resuming_extends_a_run_to_the_steps_that_are_asked_for(
+    tokens, steps, tmp_path, monkeypatch, capsys
+):
+    from paumer.training import run
+
+    def resume(directory, say, progress, steps):
+        seen.append((directory, steps))
+        return directory
+
+    seen = []
+    (tmp_path / "args.yaml").write_text("data: scenes:3\n")
+    monkeypatch.setattr(run, "resume", resume)
+    assert call(monkeypatch, "train", "--resume", tmp_path, *tokens) == 0
+    assert seen == [(tmp_path, steps)]
+    advice = f"next: paumer tune --model {tmp_path} --data scenes:3 --speed-up 1.5"
+    assert capsys.readouterr().out.splitlines()[-1] == advice
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_training_says_how_to_resume(number, code, tmp_path, monkeypatch, capsys):
+    from paumer.training.loop import Training
+
+    def learn(task, batch, real=Training._learn):
+        signal.raise_signal(number)
+        return real(task, batch)
+
+    monkeypatch.setattr(Training, "_learn", learn)
+    out = tmp_path / "run"
+    options = "--data scenes:2@64x48 --backbone test_vit --init none --ranges 2-4:0.2-0.8 --crop 32"
+    more = "--batch 1 --workers 0 --accelerator cpu --val-mode none --steps 5 --out"
+    assert call(monkeypatch, "train", *options.split(), *more.split(), out) == code
+    complaint = capsys.readouterr().err
+    assert "after step 1, which is saved: resume with --resume" in complaint
+    assert len(complaint.strip().splitlines()) == 1
+    assert (out / "checkpoints/step-00000001.safetensors").is_file()
 
 
 @pytest.mark.parametrize("form", [["--config", "{}"], ["--config={}"]])

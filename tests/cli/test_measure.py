@@ -208,8 +208,8 @@ def test_tune_says_how_near_it_gets(model, data, monkeypatch, capsys):
         (("evaluate", "--limit", "-1"), "limit is -1"),
         (("sweep", "--speed-batch", "0", "--out", "s"), "speed-batch is 0"),
         (("sweep", "--grid", "three exit", "--out", "x"), 'cannot read "three"'),
-        (("tune",), "exactly one of latency_ms, speed_up and max_drop"),
-        (("tune", "--speed-up", "2", "--max-drop", "1"), "exactly one of"),
+        (("tune",), "exactly one budget, above 0: --latency-ms, --speed-up or"),
+        (("tune", "--speed-up", "2", "--max-drop", "1"), "exactly one budget"),
     ],
 )
 def test_mistakes_end_with_one_clear_line(model, data, arguments, message, monkeypatch, capsys):

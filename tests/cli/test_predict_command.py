@@ -77,7 +77,15 @@ def test_a_video_becomes_a_video(model, tmp_path, capsys):
             file.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
         file.mux(stream.encode())
     run("predict", tmp_path / "in.mp4", "--model", model, "--out", tmp_path / "out")
-    assert "in: 5 frames" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "in: 5 frames" in said
+    assert f"run at 48x32; wrote {tmp_path / 'out/in_overlay.mp4'}" in said
+    (line,) = (tmp_path / "out/predictions.jsonl").read_text().splitlines()
+    line = json.loads(line)
+    assert (line["frames"], line["modes"], line["files"]) == (5, {"none": 5}, ["in_overlay.mp4"])
+    assert sum(line["shares"].values()) == pytest.approx(1, abs=1e-4)
+    run("predict", tmp_path / "in.mp4", "--model", model, "--out", tmp_path / "out")
+    assert "in: was finished before" in capsys.readouterr().out
     with av.open(str(tmp_path / "out/in_overlay.mp4")) as file:
         assert sum(1 for _ in file.decode(video=0)) == 5
         assert file.streams.video[0].average_rate == 10
@@ -125,3 +133,42 @@ def test_a_file_is_not_a_folder_to_write_to(model, streets, tmp_path, monkeypatc
     assert stop.value.code == 2
     assert "a file is where a folder should be" in capsys.readouterr().err
     assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_what_was_done_is_said(model, streets, tmp_path, capsys):
+    points(model)
+    (streets / "bad.png").write_bytes(b"no image")
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit) as stop:
+        run("predict", streets, "--model", model, "--out", out, "--mode", "quick", "--isolate")
+    said = capsys.readouterr()
+    assert stop.value.code == 1
+    assert f"segmented 2 of 3 images into {out}" in said.out
+    assert 'mode "2:0.5 exit" ("quick": mIoU 60.0%), run at 48x32, ' in said.out
+    assert " images/s" in said.out
+    assert f"results: *_mask.png, *_overlay.png, *_paused.png and predictions.jsonl in {out}" in (
+        said.out
+    )
+    assert "1 of 3 images have no results: 1 could not be read" in said.err
+    (out / "one_mask.png").unlink()
+    (out / "one_mask.png").mkdir()
+    with pytest.raises(SystemExit):
+        run("predict", streets, "--model", model, "--out", out, "--mode", "quick")
+    assert "1 could not be read, 1 could not be written" in capsys.readouterr().err
+
+
+def test_two_processes_share_a_folder(model, streets, tmp_path, two_processes):
+    command = ("predict", streets, "--model", model, "--out", tmp_path / "out", "--save", "mask")
+
+    def work():
+        run(*command)
+        assert len(list((tmp_path / "out").rglob("*_mask.png"))) == 2
+
+    two_processes(work)
+    lines = [json.loads(t) for t in (tmp_path / "out/predictions.jsonl").read_text().splitlines()]
+    assert sorted(line["name"] for line in lines) == ["deep/two", "one"]
+    assert list((tmp_path / "out").glob("*.part*")) == []
+    (tmp_path / "out/one_mask.png").unlink()
+    two_processes(work)
+    lines = (tmp_path / "out/predictions.jsonl").read_text().splitlines()
+    assert [json.loads(line)["name"] for line in lines[2:]] == ["one"]

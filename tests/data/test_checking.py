@@ -1,5 +1,6 @@
 import json
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -8,9 +9,10 @@ import pytest
 from PIL import Image
 
 from paumer.classes import ClassSet
-from paumer.data import checking
+from paumer.cli.main import main
 from paumer.data.checking import check_dataset, check_splits, sample_sheet
 from paumer.data.datasets import list_dataset, open_dataset
+from paumer.data.folders import FolderDataset
 from paumer.data.samples import Sample
 
 SHARED_CAMVID = Path(__file__).parents[2] / "../shared/data/camvid"
@@ -228,18 +230,42 @@ class TestReport:
         text = report.to_text()
         assert text.startswith("made val: 3 images, 2 problems")
         assert "b              20  100.00%" in text
-        assert '- unreadable: cannot read "made val 1"' in text
+        assert '1 file cannot be read:\n- cannot read "made val 1"' in text
+
+    def test_problems_are_grouped(self, tmp_path):
+        make_set(tmp_path, 8)
+        for mask in sorted((tmp_path / "masks/train").glob("*.png"))[:5]:
+            damage(mask, "id", np.random.default_rng(0))
+        (tmp_path / "images/train/001.png").write_bytes(b"")
+        text = check_dataset(str(tmp_path / "data.yaml")).to_text()
+        title = "5 images have labels that stand for no class (known are 0 to 4, 255), the first 3:"
+        assert title in text
+        assert text.count("holds label ids") == 3
+        assert "\n1 file cannot be read:\n- cannot read" in text
+
+    def test_bad_data_gets_its_files_too(self, tmp_path, monkeypatch):
+        make_set(tmp_path, 3)
+        for image in (tmp_path / "images").rglob("*.*"):
+            image.write_bytes(b"")
+        out = tmp_path / "report"
+        arguments = ["paumer", "check-data", str(tmp_path / "data.yaml"), "--out", str(out)]
+        monkeypatch.setattr(sys, "argv", arguments)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 1
+        assert {path.name for path in out.iterdir()} == {"report.json", "class_shares.png"}
+        assert len(json.loads((out / "report.json").read_text())[0]["problems"]) == 3
 
     def test_an_interruption_ends_the_work(self, tmp_path, monkeypatch):
         make_set(tmp_path, 60)
         read = []
 
-        def slow(file):
-            read.append(file)
+        def slow(self, index):
+            read.append(index)
             time.sleep(0.05)
             return np.zeros((24, 32, 3), np.uint8)
 
-        monkeypatch.setattr(checking, "read_image", slow)
+        monkeypatch.setattr(FolderDataset, "read_image", slow)
 
         def stop(done, total):
             raise KeyboardInterrupt
@@ -257,5 +283,4 @@ class TestSheet:
         assert sheet.width == 2 * (2 * 240 + 4) + 16 + 40
         for image in (tmp_path / "images").rglob("*.*"):
             image.write_bytes(b"")
-        with pytest.raises(ValueError, match="none of those tried"):
-            sample_sheet(list_dataset(str(tmp_path / "data.yaml")))
+        assert sample_sheet(list_dataset(str(tmp_path / "data.yaml"))) is None

@@ -14,7 +14,7 @@ from paumer.data.samples import Sample
 from paumer.data.transforms import TrainTransform, normalise
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
-PLAIN = {"colour": False, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+PLAIN = {"colour": 0.0, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
 
 
 def encoded(height=90, width=120, seed=0, block=10):
@@ -71,7 +71,7 @@ class TestAlignment:
 
     def test_padding_is_zero_and_ignored(self):
         sample = Sample("white", np.full((20, 30, 3), 255, np.uint8), np.zeros((20, 30), np.uint8))
-        change = TrainTransform((50, 40), MEAN, STD, scale=(1.0, 1.0), colour=False)
+        change = TrainTransform((50, 40), MEAN, STD, scale=(1.0, 1.0), colour=0.0)
         pixels, labels = change(sample, 0)
         assert (labels[:20, :30] == 0).all()
         assert (pixels[:, :20, :30] > 0).all()
@@ -182,7 +182,7 @@ assert states() == before
         sample.image.setflags(write=False)
         sample.labels.setflags(write=False)
         for seed in range(4):
-            TrainTransform((90, 120), scale=(1.0, 1.0), colour=False)(sample, seed)
+            TrainTransform((90, 120), scale=(1.0, 1.0), colour=0.0)(sample, seed)
 
 
 class TestColour:
@@ -211,6 +211,113 @@ class TestColour:
                 depths.append(max(r, g, b) - min(r, g, b))
         assert 0.4 < np.mean(np.abs(hues) < 0.003) < 0.6
         assert 0.095 < np.max(np.abs(hues)) < 0.105
+
+    def test_the_strength_scales_every_range(self):
+        grey = torch.full((3, 1, 1), 100, dtype=torch.uint8)
+        for strength in (0.25, 2.0):
+            values = [
+                int(transforms.distort(grey, np.random.default_rng(s), strength)[0])
+                for s in range(500)
+            ]
+            low, high = 1 - 0.5 * strength, 1 + 0.5 * strength
+            assert min(values) >= (100 - 32 * strength) * low - 1
+            assert max(values) <= min(255, (100 + 32 * strength) * high + 1)
+            assert min(values) < 100 - 20 * strength
+            assert max(values) > 100 + 20 * strength
+
+
+DAMAGE = {
+    "blur": {"blur": 1.0},
+    "noise": {"noise": 0.2},
+    "compress": {"compress": 1.0},
+    "cutout": {"cutout": 1.0},
+    "balance": {"balance": 1.0},
+}
+
+
+class TestDamage:
+    @pytest.mark.parametrize("name", DAMAGE)
+    def test_the_seed_decides_and_no_global_state_is_used(self, name):
+        sample = encoded()
+        change, plain = (TrainTransform((48, 64), MEAN, STD, **kind) for kind in (DAMAGE[name], {}))
+        before = torch.get_rng_state()
+        first, second = change(sample, 5), change(sample, 5)
+        assert torch.equal(torch.get_rng_state(), before)
+        assert torch.equal(first[0], second[0])
+        assert torch.equal(first[1], second[1])
+        assert any(not torch.equal(change(sample, s)[0], plain(sample, s)[0]) for s in range(5))
+
+    @pytest.mark.parametrize("name", [name for name in DAMAGE if name != "balance"])
+    def test_what_rarely_happens_leaves_the_rest_as_it_is(self, name):
+        """The draws of damage come after all others, so the crop, colours and flip stay."""
+        rare = {field: min(value, 1e-9) for field, value in DAMAGE[name].items()}
+        for seed in range(5):
+            found = TrainTransform((48, 64), **rare)(encoded(), seed)
+            expected = TrainTransform((48, 64))(encoded(), seed)
+            assert torch.equal(found[0], expected[0])
+            assert torch.equal(found[1], expected[1])
+
+    @given(st.integers(1, 12), st.integers(1, 12), st.floats(0.1, 2.0), st.integers(0, 99))
+    def test_any_size_can_be_damaged(self, height, width, sigma, seed):
+        image = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+        whole = {name: value for kind in DAMAGE.values() for name, value in kind.items()}
+        pixels, labels = TrainTransform((12, 12), **whole)(
+            Sample("noise", image, image[..., 0] % 3), seed
+        )
+        assert pixels.isfinite().all()
+        assert labels.shape == (12, 12)
+        flat = torch.full((3, height, width), 77, dtype=torch.uint8)
+        assert torch.equal(transforms.blurred(flat, sigma), flat)
+
+    def test_a_blur_is_a_gaussian(self):
+        point = torch.zeros(3, 41, 41, dtype=torch.uint8)
+        point[:, 20, 20] = 255
+        found = transforms.blurred(point, 1.5)[0].double()
+        away = torch.arange(41).double() - 20
+        kernel = torch.exp(-(away**2) / (2 * 1.5**2))
+        expected = 255 * torch.outer(kernel, kernel) / kernel.sum() ** 2
+        assert (found - expected).abs().max() < 1
+
+    def test_noise_is_up_to_as_strong_as_asked(self):
+        grey = np.full((64, 64, 3), 128, np.uint8)
+        sample = Sample("grey", grey, np.zeros((64, 64), np.uint8))
+        change = TrainTransform((64, 64), scale=(1.0, 1.0), noise=0.1, **PLAIN)
+        deviations = [float(change(sample, seed)[0].std()) for seed in range(60)]
+        assert max(deviations) < 0.105
+        assert max(deviations) > 0.09
+        assert min(deviations) < 0.02
+
+    def test_what_is_cut_out_has_the_mean_colour_and_no_labels(self):
+        white = np.full((50, 60, 3), 255, np.uint8)
+        sample = Sample("white", white, np.ones((50, 60), np.uint8))
+        change = TrainTransform((50, 60), MEAN, STD, scale=(1.0, 1.0), colour=0.0, cutout=0.5)
+        shares = []
+        for seed in range(100):
+            pixels, labels = change(sample, seed)
+            hidden = labels == 255
+            shares.append(float(hidden.float().mean()))
+            assert pixels[:, hidden].abs().max() < 0.02 if hidden.any() else True
+            assert (pixels[:, ~hidden] > 0.5).all()
+            assert (labels[~hidden] == 1).all()
+        assert 0.35 < np.mean(np.array(shares) > 0) < 0.65
+        assert max(shares) <= 0.17
+
+    def test_balanced_crops_show_rare_classes_as_often_as_common_ones(self):
+        labels = np.zeros((200, 200), np.uint8)
+        labels[3:6, 190:194], labels[:, 100:120] = 1, 255
+        sample = Sample("black", np.zeros((200, 200, 3), np.uint8), labels)
+
+        def seen(balance):
+            change = TrainTransform((40, 40), scale=(1.0, 1.0), balance=balance, most=1.0, **PLAIN)
+            return np.mean([bool((change(sample, s)[1] == 1).any()) for s in range(300)])
+
+        assert seen(0.0) < 0.1
+        assert 0.4 < seen(1.0) < 0.6
+        assert 0.15 < seen(0.5) < 0.4
+        rng = np.random.default_rng(0)
+        pixels = [transforms.pixel_of_any_class(labels, rng) for _ in range(200)]
+        assert {int(labels[pixel]) for pixel in pixels} == {0, 1}
+        assert transforms.pixel_of_any_class(np.full((4, 4), 255, np.uint8), rng) is None
 
 
 class TestNormalise:

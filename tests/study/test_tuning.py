@@ -1,10 +1,12 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paumer import Measurement, Mode
+from paumer.inference.predictor import Predictor
 from paumer.study import tuning
 from paumer.study.cost import predict_speed
 from paumer.study.grids import one
@@ -129,6 +131,18 @@ def test_a_search_starts_without_pausing_at_each_of_its_sizes(
     result = tune(predictor, images(1), Budget(max_drop=3.0), tmp_path / "tune", settings)
     assert starts[0] == (["none", "none size=16"] if words else ["none"])
     assert result.points["unpaused"].mode == Mode()
+
+
+@pytest.mark.usefixtures("plain_machine")
+def test_operating_points_that_a_model_has_are_evaluated(predictor, images, tmp_path):
+    texts = ("2:0.35", "2:0.35 exit", "none", "2:<0.5")
+    points = {f"p{n}": Measurement(mode=Mode.parse(text)) for n, text in enumerate(texts)}
+    known = Predictor(predictor.network, points)
+    settings = TuneSettings(most=2, finalists=1)
+    result = tune(known, images(1), Budget(speed_up=1.01), tmp_path / "tune", settings)
+    found = [str(item.mode) for item in result.evaluated]
+    assert found.count("2:0.35") == 1
+    assert {"2:0.35 exit", "2:<0.5"}.isdisjoint(found)
 
 
 def test_an_impossible_budget_is_not_met(predictor, images, tmp_path):
@@ -256,3 +270,13 @@ def test_the_search_ends_and_measures_only_what_can_run(depth, most):
         mode.pause.check(depth)
     assert max(len(mode.pause.stages) for mode in asked) <= most
     assert len(set(asked)) == len(asked)
+
+
+def test_a_built_in_model_is_tuned_as_a_copy(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert tuning.own_copy("street-tiny") == Path("street-tiny-tuned")
+    assert (tmp_path / "street-tiny-tuned/operating_points.json").is_file()
+    assert tuning.own_copy("street-tiny-tuned") == Path("street-tiny-tuned")
+    with pytest.raises(ValueError, match=r"exists: tune that one \(--model \./street-tiny-tuned\)"):
+        tuning.own_copy("street-tiny")
+    assert [path.name for path in tmp_path.iterdir()] == ["street-tiny-tuned"]

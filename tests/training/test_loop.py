@@ -12,7 +12,7 @@ from paumer.criteria import entropy
 from paumer.pause_config import PauseConfig
 from paumer.training.feed import Batch
 from paumer.training.loop import Training, attention, learning_rate, make_optimizer
-from paumer.training.losses import PausingLoss
+from paumer.training.losses import LossSettings, PausingLoss
 from paumer.training.options import TrainOptions
 
 CPU = torch.device("cpu")
@@ -100,3 +100,54 @@ def test_only_matrices_decay_and_heads_have_a_rate_of_their_own(training, name):
             assert group["weight_decay"] == (0.0 if bare else 0.3), key
             assert group["factor"] == (1.0 if key.startswith("backbone.") else 5.0), key
     assert sorted(seen) == sorted(names.values())
+
+
+def test_each_block_learns_at_a_lower_rate_than_the_next(training):
+    options = replace(training.options, layer_decay=0.5, head_lr=3.0)
+    groups = make_optimizer(training.loss, options).param_groups
+    names = {parameter: key for key, parameter in training.loss.network.named_parameters()}
+    depth, seen = training.loss.network.backbone.depth, set()
+    for group in groups:
+        for parameter in group["params"]:
+            parts = names[parameter].split(".")
+            if parts[0] != "backbone":
+                layer, expected = "head", 3.0
+            elif parts[2] == "blocks":
+                layer = int(parts[3]) + 1
+                expected = 0.5 ** (depth + 1 - layer)
+            else:
+                layer = depth + 1 if parts[2] == "norm" else 0
+                expected = 0.5 ** (depth + 1 - layer)
+            assert group["factor"] == expected, names[parameter]
+            seen.add(layer)
+    assert seen == {"head", *range(depth + 2)}
+
+
+def test_the_average_of_the_weights_is_an_exponential_one(training, batch):
+    options = replace(training.options, ema=0.75)
+    task = Training(options, training.fabric, training.loss)
+    expected = None
+    for step in range(4):
+        task.run([batch._replace(step=step)], after=lambda _: None)
+        weights = task.loss.network.aux_head.weight.detach().clone()
+        expected = weights if expected is None else 0.75 * expected + 0.25 * weights
+    found = task.result.network
+    assert torch.allclose(found.aux_head.weight, expected, rtol=1e-6)
+    assert not torch.allclose(found.aux_head.weight, weights, rtol=1e-4)
+    assert training.result is training.loss
+    assert "average" not in training.state()
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_dice_is_a_mean_over_images_times_its_weight(training, batch, accumulate):
+    network = training.loss.network.eval()
+    loss = PausingLoss(network, settings=LossSettings(dice=True))
+    parts = loss(batch.images, batch.labels, "none", entropy)
+    wanted = parts.main / batch.labels.numel() + 3 * parts.dice / 2
+    expected = torch.autograd.grad(wanted, network.decoder.project.weight)[0]
+    options = replace(training.options, dice=3.0, batch=2, criterion="none", accumulate=accumulate)
+    task, metrics = Training(options, training.fabric, loss), []
+    task.run([batch], after=metrics.append)
+    found = network.decoder.project.weight.grad
+    assert torch.allclose(found, expected, rtol=1e-3, atol=1e-6)
+    assert metrics[0]["dice_loss"] == pytest.approx(parts.dice.item() / 2, rel=1e-5)

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from paumer import build_model
 from paumer.criteria import entropy
-from paumer.training.losses import HeadsLoss, PausingLoss, PixelLoss
+from paumer.training.losses import HeadsLoss, LossSettings, PausingLoss, PixelLoss
 
 
 @pytest.fixture
@@ -78,6 +78,75 @@ def test_pixels_count_by_their_class_and_not_without_a_label(network, batch):
     mean = weighted.cross_entropy(logits, labels) / weighted.pixel_weights(labels).sum()
     assert mean.item() == pytest.approx(torch.tensor(3.0).log().item(), rel=1e-5)
     assert "class_weights" not in weighted.state_dict()
+
+
+def naive_cross_entropy(logits, labels, weights, focal, smoothing):
+    """Pixel by pixel, as the formulas say."""
+    total, classes = 0.0, logits.shape[1]
+    for image, row, column in (labels != 255).nonzero().tolist():
+        log_p = logits[image, :, row, column].double().log_softmax(0)
+        label = int(labels[image, row, column])
+        sure = -weights[label] * log_p[label]
+        spread = -(weights * log_p).sum() / classes
+        mixed = (1 - smoothing) * sure + smoothing * spread
+        total += float((1 - log_p[label].exp()) ** focal * mixed)
+    return total
+
+
+@pytest.mark.parametrize(("focal", "smoothing"), [(0.0, 0.1), (2.0, 0.0), (0.5, 0.2)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_focal_loss_and_label_smoothing_are_as_their_formulas(network, focal, smoothing, weighted):
+    rng = torch.Generator().manual_seed(1)
+    logits = (3 * torch.randn(2, 3, 1, 1, generator=rng)).requires_grad_()
+    labels = torch.randint(0, 3, (2, 6, 5), generator=rng)
+    labels[0, :2] = 255
+    weights = torch.tensor([0.5, 1.0, 2.0]) if weighted else None
+    loss = PixelLoss(network, weights, LossSettings(focal, smoothing))
+    found = loss.cross_entropy(logits, labels)
+    plain = torch.ones(3) if weights is None else weights
+    full = loss.enlarge(logits, labels).detach()
+    expected = naive_cross_entropy(full, labels, plain.double(), focal, smoothing)
+    assert found.item() == pytest.approx(expected, rel=1e-5)
+    found.backward()
+    assert logits.grad.isfinite().all()
+
+
+def test_pixels_that_are_quite_clear_have_a_finite_slope(network):
+    logits = torch.tensor([80.0, 0.0, 0.0])[None, :, None, None].requires_grad_()
+    loss = PixelLoss(network, None, LossSettings(focal=0.5))
+    loss.cross_entropy(logits, torch.zeros(1, 4, 4, dtype=torch.long)).backward()
+    assert logits.grad.isfinite().all()
+
+
+def test_dice_is_the_mean_over_the_classes_that_an_image_shows(network, batch):
+    _, labels = batch
+    labels[0] = labels[0] % 2
+    labels[0, :9], labels[1, :, :7] = 255, 255
+    labels = torch.cat([labels, torch.full_like(labels[:1], 255)])  # One without any label.
+    logits = torch.randn(3, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+    loss = PixelLoss(network)
+    full = loss.enlarge(logits, labels).softmax(1)
+    expected = 0.0
+    for image in range(2):
+        terms = []
+        for number in range(3):
+            truth, known = labels[image] == number, labels[image] != 255
+            if truth.any():
+                found = full[image, number][known]
+                both = found[truth[known]].sum()
+                terms.append(1 - 2 * both / (found.sum() + truth.sum()))
+        expected += float(sum(terms) / len(terms))
+    assert loss.dice(logits, labels).item() == pytest.approx(expected, rel=1e-5)
+    perfect = 50 * F.one_hot(torch.zeros(1, 4, 4, dtype=torch.long), 3).movedim(-1, 1).float()
+    assert loss.dice(perfect, torch.zeros(1, 64, 64, dtype=torch.long)).item() < 1e-5
+
+
+def test_dice_is_given_only_where_it_is_asked_for(network, batch):
+    assert losses(PausingLoss(network), batch, "2:0.6").dice is None
+    asked = PausingLoss(network, None, LossSettings(dice=True))
+    found = losses(asked, batch, "2:0.6")
+    assert 0 < found.dice < 2
+    assert found.main == losses(PausingLoss(network), batch, "2:0.6").main
 
 
 @pytest.mark.parametrize("own", [False, True])

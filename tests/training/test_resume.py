@@ -1,22 +1,27 @@
 """Runs that were interrupted, killed, changed or damaged: resumed exactly, or refused in words."""
 
+import csv
 import errno
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+import torch
 import yaml
 
+from paumer import PausingSegmenter
 from paumer.data.datasets import open_dataset
 from paumer.training import run
 from paumer.training.checkpoint import list_checkpoints
 from paumer.training.data_record import check_same_data, record_data
-from paumer.training.loop import Training
+from paumer.training.loop import Training, learning_rate
 from paumer.training.options import TrainOptions, plain_options
 
 
@@ -60,7 +65,9 @@ def test_sigterm_saves_and_says_how_to_resume(
 
     monkeypatch.setattr(Training, "_learn", signalled)
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    with pytest.raises(InterruptedError, match="SIGTERM after step 4: resume with --resume"):
+    with pytest.raises(
+        InterruptedError, match="SIGTERM after step 4, which is saved: resume with --resume"
+    ):
         run.train(replace(tiny, out=out, save_every=100, workers=workers))
     monkeypatch.undo()
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
@@ -84,6 +91,78 @@ def test_a_finished_run_is_left_alone(whole):
     assert run.resume(whole, said.append) == whole
     assert "complete" in said[0]
     assert (whole / "metrics.csv").stat().st_mtime_ns == before
+
+
+class Kill(BaseException):
+    pass
+
+
+@contextmanager
+def fails_at(monkeypatch, step):
+    """A context in which training ends before that step is done."""
+
+    def learn(task, batch, real=Training._learn):
+        if batch.step == step:
+            raise Kill
+        return real(task, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "_learn", learn)
+        yield
+
+
+EVERYTHING = {
+    "ema": 0.9,
+    "layer_decay": 0.8,
+    "dice": 0.5,
+    "focal": 2.0,
+    "label_smoothing": 0.1,
+    "colour": 1.5,
+    "blur": 0.5,
+    "noise": 0.1,
+    "compress": 0.5,
+    "cutout": 0.5,
+    "balance": 0.5,
+}
+
+
+def test_with_every_option_on_a_stopped_run_resumes_exactly(
+    tiny, tmp_path, monkeypatch, assert_same
+):
+    options = replace(tiny, steps=6, val_every=2, **EVERYTHING)
+    whole = run.train(replace(options, out=tmp_path / "whole"))
+
+    with fails_at(monkeypatch, 3), pytest.raises(Kill):
+        run.train(replace(options, out=tmp_path / "run", workers=1))
+    assert_same(run.resume(tmp_path / "run"), whole)
+    assert (tmp_path / "run/metrics.csv").read_text() == (whole / "metrics.csv").read_text()
+    best = [PausingSegmenter.from_pretrained(path / "best") for path in (tmp_path / "run", whole)]
+    assert torch.equal(*(model.aux_head.weight for model in best))
+
+
+def test_a_finished_run_is_extended_by_the_schedule_of_a_longer_one(tiny, tmp_path):
+    directory, said = run.train(replace(tiny, steps=4, out=tmp_path / "run")), []
+    run.resume(directory, said.append, steps=8)
+    assert said[0].startswith(
+        "now 8 steps: the learning rate continues at 0.00536 (it was 0.00288)"
+    )
+    assert run.read_options(directory).steps == 8
+    assert list_checkpoints(directory / "checkpoints")[0].stem == "step-00000008"
+    lines = (directory / "metrics.csv").read_text().splitlines()
+    rates = [float(row["lr"]) for row in csv.DictReader(lines)]
+    expected = [learning_rate(replace(tiny, steps=n), n - 1) for n in (4, 8)]
+    assert rates == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(ValueError, match="has done 8 steps: give --steps more than that"):
+        run.resume(directory, steps=5)
+    assert run.read_options(directory).steps == 8
+
+
+def test_a_run_resumes_without_the_model_it_started_from(tiny, whole, tmp_path):
+    shutil.copytree(whole / "model", tmp_path / "start")
+    options = replace(tiny, init=str(tmp_path / "start"), out=tmp_path / "run", steps=2)
+    run.train(options)
+    shutil.rmtree(tmp_path / "start")
+    assert run.resume(options.out, steps=3) == options.out
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_is_not_started_over(tiny, tmp_path):
@@ -170,10 +249,6 @@ def test_options_that_0_1_did_not_have_are_as_usual(tiny, tmp_path):
     (tmp_path / "args.yaml").write_text(f"data: {tiny.data}\nval_pause: [none, '2:0.4']\n")
     options = run.read_options(tmp_path)
     assert options == TrainOptions(data=tiny.data, val_mode=("none", "2:0.4"), out=tmp_path)
-
-
-class Kill(BaseException):
-    pass
 
 
 @pytest.fixture(scope="module")
@@ -270,9 +345,9 @@ def test_a_data_set_may_move(stopped):
     assert run.resume(stopped) == stopped
 
 
-def test_before_the_first_checkpoint_data_may_change(tiny, tmp_path, folder, whole):
-    options = replace(tiny, data=folder(tmp_path / "data", bad=True), out=tmp_path / "run", steps=2)
-    with pytest.raises(ValueError, match=r"2\.png"):
+def test_before_the_first_checkpoint_data_may_change(tiny, tmp_path, folder, monkeypatch):
+    options = replace(tiny, data=folder(tmp_path / "data"), out=tmp_path / "run", steps=2)
+    with fails_at(monkeypatch, 1), pytest.raises(Kill):
         run.train(replace(options, save_every=100))
     for path in (tmp_path / "data").glob("*/train/2.png"):
         path.unlink()

@@ -3,8 +3,10 @@ import math
 import os
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from paumer import PausingSegmenter
 from paumer.data.datasets import open_dataset
@@ -12,9 +14,9 @@ from paumer.inference.predictor import Predictor
 from paumer.mode import parse_modes
 from paumer.pause_config import PauseConfig, parse_ranges
 from paumer.study.accuracy import evaluate
-from paumer.training import run
-from paumer.training.checkpoint import list_checkpoints
-from paumer.training.start import initial_network
+from paumer.training import run, start
+from paumer.training.checkpoint import list_checkpoints, load_checkpoint
+from paumer.training.initial import initial_network
 
 
 def tensors(directory):
@@ -34,6 +36,20 @@ def test_a_run_leaves_what_people_look_for(whole):
     data, modes = open_dataset(options.data, "val"), parse_modes(options.val_mode)
     for mode, tally in zip(modes, evaluate(predictor, data, modes, indices=[0, 3]), strict=True):
         assert rows[-1][f"miou {mode}"] == f"{tally.miou:.6g}"
+
+
+def test_what_is_validated_is_the_average_that_is_saved(tiny, tmp_path, monkeypatch):
+    seen = []
+
+    def note(predictor, *rest, **more):
+        seen.append(predictor.network.aux_head.weight.clone())
+        return evaluate(predictor, *rest, **more)
+
+    monkeypatch.setattr(run, "evaluate", note)
+    directory = run.train(replace(tiny, steps=3, ema=0.9, out=tmp_path / "run"))
+    assert torch.equal(tensors(directory)["aux_head.weight"], seen[-1])
+    _, state = load_checkpoint(directory / "checkpoints")
+    assert not torch.equal(state["network"]["aux_head.weight"], seen[-1])
 
 
 def test_training_changes_every_weight(tiny, whole):
@@ -72,6 +88,17 @@ def test_two_processes_do_what_one_does(plain, tmp_path, two_processes):
     one = run.train(replace(plain, out=tmp_path / "one"))
     two_processes(lambda: run.train(replace(plain, devices=2, out=tmp_path / "two")))
     assert_same_updates(plain, one, tmp_path / "two")
+
+
+AUGMENTED = {"balance": 0.5, "blur": 0.5, "noise": 0.1, "compress": 0.5, "cutout": 0.5}
+
+
+def test_two_processes_do_what_one_does_with_every_option_on(plain, tmp_path, two_processes):
+    losses = {"dice": 1.0, "focal": 1.0, "label_smoothing": 0.1, "layer_decay": 0.9, "ema": 0.5}
+    options = replace(plain, **AUGMENTED, **losses)
+    one = run.train(replace(options, out=tmp_path / "one"))
+    two_processes(lambda: run.train(replace(options, devices=2, out=tmp_path / "two")))
+    assert_same_updates(options, one, tmp_path / "two")
 
 
 def test_parts_of_a_batch_add_up_to_the_whole(plain, tmp_path):
@@ -123,10 +150,63 @@ def test_another_decoder_starts_afresh_on_a_trained_encoder(tiny, whole):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_corrupt_image_is_named(tiny, tmp_path, folder, workers):
+def test_a_corrupt_image_is_named(tiny, tmp_path, folder, workers, monkeypatch):
+    monkeypatch.setattr(start, "LOOK_AT", 1)
     options = replace(tiny, data=folder(tmp_path, bad=True), out=tmp_path / "run", workers=workers)
-    with pytest.raises(ValueError, match=r"2\.png.*--skip-bad"):
+    with pytest.raises(ValueError, match=r"2\.png.*--skip-bad to skip it\)"):
         run.train(options)
+    assert not options.out.exists()  # It was in the first step: there is nothing to resume.
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_labels_are_checked_before_the_first_step(tiny, tmp_path, folder, monkeypatch, split):
+    data = folder(tmp_path / "data")
+    Image.fromarray(np.full((40, 48), 7, np.uint8)).save(tmp_path / f"data/masks/{split}/3.png")
+    monkeypatch.setattr(run, "_fit", None)
+    options = replace(tiny, data=data, out=tmp_path / "run")
+    message = rf'the mask "\S*{split}/3\.png" holds label ids .*: 7 \(.*`paumer check-data .*data'
+    with pytest.raises(ValueError, match=message):
+        run.train(options)
+    assert not options.out.exists()
+
+
+def test_so_many_labels_are_looked_at(tiny, monkeypatch):
+    seen = []
+    data = open_dataset(tiny.data, "train")
+    monkeypatch.setattr(start, "read", lambda _, index, __: seen.append(index))
+    monkeypatch.setattr(start, "LOOK_AT", 2)
+    start.check_samples(data, tiny)
+    assert seen == [0, 3]
+    start.check_samples(data, replace(tiny, skip_bad=True))
+    start.check_samples(open_dataset("scenes:3"), tiny)  # Made, not read: nothing can be wrong.
+    assert seen == [0, 3]
+
+
+def test_a_run_that_fails_before_its_first_step_leaves_nothing(tiny, tmp_path):
+    with pytest.raises((ValueError, RuntimeError)):
+        run.train(replace(tiny, out=tmp_path / "run", accelerator="abacus"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_best_model_is_kept_beside_the_last(tiny, tmp_path, monkeypatch):
+    values, saved, save = iter([0.2, 0.4, 0.3]), {}, PausingSegmenter.save_pretrained
+
+    def note(self, metrics, real=run.RunCallback._note):
+        if any(name.startswith("miou") for name in metrics):
+            metrics = dict.fromkeys(metrics, next(values))
+        real(self, metrics)
+
+    def noted(self, directory):
+        saved.setdefault(directory.name, []).append(self.aux_head.weight.detach().clone())
+        save(self, directory)
+
+    monkeypatch.setattr(run.RunCallback, "_note", note)
+    monkeypatch.setattr(PausingSegmenter, "save_pretrained", noted)
+    directory = run.train(replace(tiny, steps=6, val_every=2, out=tmp_path / "run"))
+    assert [len(saved[name]) for name in ("model", "best")] == [3, 2]
+    for name, step in (("model", 2), ("best", 1)):
+        found = PausingSegmenter.from_pretrained(directory / name).aux_head.weight
+        assert torch.equal(found, saved["model"][step])
 
 
 def test_a_corrupt_image_can_be_skipped_and_is_listed(tiny, tmp_path, folder):
@@ -150,6 +230,7 @@ def test_a_dead_worker_is_reported(tiny, tmp_path, monkeypatch):
         os._exit(1)
 
     monkeypatch.setattr(FolderDataset, "__getitem__", die)
+    monkeypatch.setattr(run, "check_samples", lambda *_: None)
     with pytest.raises(OSError, match=r"a process that reads images died.*--resume"):
         run.train(replace(tiny, out=tmp_path / "run", workers=1))
 
@@ -226,7 +307,7 @@ def test_how_far_a_run_is_can_be_shown(tiny, tmp_path):
         ({"ranges": "3"}, "cannot read"),
         ({"ranges": "3-6:0.2-0.8"}, "reach block 6"),
         ({"val_mode": ("2:2",)}, "out of range"),
-        ({"learn": "aux"}, "needs a trained model directory"),
+        ({"learn": "aux"}, "needs a trained model as --init"),
         ({"val_mode": ("14:0.4",)}, "cannot pause after block 14"),
         ({"val_mode": ("6:0.4",)}, "after block 6"),
         ({"val_mode": ()}, "val_mode is empty"),
@@ -243,10 +324,20 @@ def test_how_far_a_run_is_can_be_shown(tiny, tmp_path):
         ({"clip": 0.0}, "clip is 0: give a norm above 0"),
         ({"class_weights": 1.5}, "class_weights is 1.5: give a power from 0"),
         ({"batch": 3, "devices": 1, "data": "nowhere"}, "nowhere"),
+        ({"blur": 1.5}, "blur is 1.5: give a probability from 0"),
+        ({"balance": -0.1}, "balance is -0.1: give a probability"),
+        ({"colour": 3.0}, "colour is 3: give a strength from 0"),
+        ({"noise": 2.0}, "noise is 2: give a part of the range"),
+        ({"dice": -1.0}, "dice is -1: give 0"),
+        ({"label_smoothing": 1.0}, "label_smoothing is 1: give a part"),
+        ({"layer_decay": 0.0}, "layer_decay is 0: give a factor"),
+        ({"ema": 1.0}, "ema is 1: give a part"),
+        ({"init": "nowhere/at-all"}, 'no model directory at "nowhere/at-all"'),
+        ({"init": __file__}, "neither a .safetensors file of a backbone nor a model directory"),
     ],
 )
 def test_mistakes_are_found_before_training(tiny, tmp_path, change, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, OSError), match=message):
         run.train(replace(tiny, out=tmp_path / "run", **change))
     assert not (tmp_path / "run").exists()
 

@@ -1,0 +1,88 @@
+"""Data sets of Hugging Face `datasets`, saved to disk: a table with images and their masks."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paumer.data.folders import FolderDataset, Size, Value, near
+from paumer.data.images import read_image, read_labels
+from paumer.drawing import Picture
+
+_OTHER_NAMES = {"val": ("validation", "valid"), "train": ("training",), "test": ("testing",)}
+
+
+@dataclass(eq=False)
+class HubDataset(FolderDataset):
+    """The rows of a table, each with an image and a mask, decoded as all others are."""
+
+    tables: tuple[Any, Any] = field(repr=False, default=((), ()))
+    """The columns of the images and of the masks, each a table of its own."""
+    columns: tuple[str, str] = ("image", "label")
+
+    def __len__(self) -> int:
+        return len(self.tables[0])
+
+    def name_of(self, index: int) -> str:
+        """The number of the row."""
+        return f"{index:06d}"
+
+    def where(self, index: int) -> tuple[Path, Path]:
+        """The row and the columns, written like files."""
+        image, mask = (Path(self.name, self.split, str(index), name) for name in self.columns)
+        return image, mask
+
+    def files(self, index: int) -> None:
+        """None: rows are not files."""
+
+    def read_image(self, index: int) -> Picture:
+        """An image alone."""
+        return read_image(self._content(index, 0))
+
+    def read_mask(self, index: int, size: Size) -> tuple[NDArray[np.uint8], dict[Value, int]]:
+        """The labels of an image, and the values of its mask that stand for no class."""
+        return self.code.read(read_labels(self._content(index, 1), self.code.rgb))
+
+    def _content(self, index: int, column: int) -> bytes | Path:
+        """What is in the image file that a row has in a column, or where it lies."""
+        name = self.columns[column]
+        cell = self.tables[column][index][name]
+        cell = cell if isinstance(cell, dict) else {"bytes": cell}
+        if isinstance(cell.get("bytes"), bytes):
+            return bytes(cell["bytes"])
+        if isinstance(cell.get("path"), str):
+            return Path(cell["path"])
+        raise ValueError(f'"{self.where(index)[column]}" holds no image')
+
+
+def open_table(folder: Path, split: str, columns: tuple[str, str]) -> tuple[Any, Any]:
+    """These columns of a split that `save_to_disk` wrote, as they are stored."""
+    try:
+        from datasets import DatasetDict, Image, load_from_disk
+    except ImportError as error:
+        raise ImportError(
+            'a data set of Hugging Face needs the extra "hf": pip install "paumer[hf]"'
+        ) from error
+    if not any((folder / name).is_file() for name in ("dataset_dict.json", "state.json")):
+        raise ValueError(f'"{folder}" is not a data set that save_to_disk of datasets wrote')
+    try:
+        table = load_from_disk(str(folder.resolve()))
+    except Exception as error:  # Whatever a damaged table makes it raise.
+        raise ValueError(f'cannot read the data set "{folder}": {error}') from error
+    if isinstance(table, DatasetDict):
+        names = (split, *_OTHER_NAMES[split])
+        found = next((name for name in names if name in table), None)
+        if found is None:
+            raise ValueError(f'"{folder}" has no "{split}" split: it has {", ".join(table)}')
+        table = table[found]
+    for name in columns:
+        if name not in table.column_names:
+            there = ", ".join(table.column_names)
+            guess = near(name, table.column_names)
+            raise ValueError(f'"{folder}" has no column "{name}": it has {there}{guess}')
+        if isinstance(table.features[name], Image):
+            table = table.cast_column(name, Image(decode=False))
+    table = table.with_format(None)
+    return table.select_columns(columns[0]), table.select_columns(columns[1])
