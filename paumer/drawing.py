@@ -3,6 +3,7 @@
 Needs numpy and Pillow only.
 """
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from io import BytesIO
@@ -16,8 +17,10 @@ from paumer.classes import ClassSet, Colour
 from paumer.disk import replace_file
 
 Picture = NDArray[np.uint8]
-Entry = tuple[str, float, Colour]
-"""One class in a legend: its name, its share of the pixels (0-1) and its colour."""
+Entry = tuple[str, float, Colour | None]
+"""One class in a legend: its name, its share of the pixels (0-1) and its colour (None: hollow)."""
+
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 _PAPER = (249, 249, 247)
@@ -25,6 +28,9 @@ _INK = (38, 40, 44)
 _FADED = (118, 122, 128)
 _LINE = (214, 214, 210)
 _MARGIN, _GAP, _SWATCH, _WIDTH = 20, 16, 16, 240
+_STRIP = 64
+_LARGE = 2**21  # Pixels above which a PNG is packed quickly instead of tightly.
+_USUAL = 480 * 360  # Pixels of an image beside which all of these lengths are right.
 
 
 def overlay(image: Picture, painted: Picture, alpha: float = 0.5) -> Picture:
@@ -38,27 +44,40 @@ def overlay(image: Picture, painted: Picture, alpha: float = 0.5) -> Picture:
         raise ValueError(f"cannot mix with alpha {alpha}: it goes from 0 to 1")
     below = np.arange(256, dtype=np.float32) * (1 - alpha)
     above = np.arange(256, dtype=np.float32) * alpha
-    return (below[image] + above[painted] + 0.5).astype(np.uint8)
+    mixed = np.empty_like(image)
+    for top in range(0, len(image), _STRIP):  # What is computed with takes four times the memory.
+        rows = slice(top, top + _STRIP)
+        mixed[rows] = below[image[rows]] + above[painted[rows]] + 0.5
+    return mixed
 
 
 def with_legend(image: Picture | Image.Image, entries: Sequence[Entry]) -> Image.Image:
-    """The image with a legend below, read down the columns, of which there are as many as fit."""
-    image, line = _as_image(image), 26
+    """The image with a legend below, read down the columns, of which there are as many as fit.
+
+    The legend grows with a large image; a tiny image grows so that it can be seen beside it.
+    """
+    image = _as_image(image)
+    if (times := _WIDTH // max(image.size)) > 1:
+        image = image.resize((times * image.width, times * image.height), Image.Resampling.NEAREST)
+    unit = max(1.0, math.sqrt(image.width * image.height / _USUAL))
+    margin, gap, swatch, line = (round(unit * length) for length in (_MARGIN, _GAP, _SWATCH, 26))
     names, texts = [name for name, _, _ in entries], [f"{share:.1%}" for _, share, _ in entries]
-    fitting = (image.width + _GAP) // (_entry_width(names, ["100.0%"]) + _GAP)
+    font = _font(round(14 * unit))
+    fitting = (image.width + gap) // (_entry_width(font, unit, names, ["100.0%"]) + gap)
     columns = max(1, min(fitting, len(names)))
     rows = -(-len(names) // columns)
-    entry = _entry_width(names, texts)
-    width = max(image.width, columns * (entry + _GAP) - _GAP) + 2 * _MARGIN
-    top = _MARGIN + image.height + _GAP
-    sheet = Image.new("RGB", (width, top + max(1, rows * line) + _MARGIN), _PAPER)
-    sheet.paste(image, (_MARGIN, _MARGIN))
-    draw, font = ImageDraw.Draw(sheet), _font(14)
+    entry = _entry_width(font, unit, names, texts)
+    width = max(image.width, columns * (entry + gap) - gap) + 2 * margin
+    top = margin + image.height + gap
+    sheet = Image.new("RGB", (width, top + max(1, rows * line) + margin), _PAPER)
+    sheet.paste(image, (margin, margin))
+    draw, thin = ImageDraw.Draw(sheet), round(unit)
     for i, (name, share, colour) in enumerate(entries):
-        x, y = _MARGIN + i // rows * (entry + _GAP), top + i % rows * line + line // 2
-        box = (x, y - _SWATCH // 2, x + _SWATCH, y + _SWATCH // 2)
-        draw.rounded_rectangle(box, 3, tuple(colour), _LINE)
-        draw.text((x + _SWATCH + 8, y), name, _INK, font, anchor="lm")
+        x, y = margin + i // rows * (entry + gap), top + i % rows * line + line // 2
+        box = (x, y - swatch // 2, x + swatch, y + swatch // 2)
+        edge = _LINE if colour else _INK
+        draw.rounded_rectangle(box, 3 * thin, colour, edge, thin)
+        draw.text((x + swatch + round(8 * unit), y), name, _INK, font, anchor="lm")
         draw.text((x + entry, y), f"{share:.1%}", _FADED, font, anchor="rm")
     return sheet
 
@@ -100,16 +119,19 @@ def write_image(path: str | Path, image: Picture | Image.Image) -> None:
             f'cannot write "{path}": "{path.suffix}" is not a known kind of image. '
             f"Use one of {', '.join(_FORMATS)}"
         )
-    content = encode(image, kind, quality=92)  # PNG, which loses nothing, takes no notice
+    content = encode(image, kind)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, content)
 
 
 def encode(image: Picture | Image.Image, kind: str = "PNG", **options: int) -> bytes:
     """The content of an image file of that kind."""
+    options = {"quality": 92, **options}  # PNG, which loses nothing, takes no notice.
     image, memory = _as_image(image), BytesIO()
     if kind == "JPEG" and image.mode not in ("L", "RGB"):
         image = image.convert("RGB")
+    if kind == "PNG" and image.width * image.height > _LARGE:
+        options = {"compress_level": 1, **options}
     image.save(memory, kind, **options)
     return memory.getvalue()
 
@@ -135,13 +157,13 @@ def _as_image(image: Picture | Image.Image) -> Image.Image:
 
 
 @cache
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+def _font(size: int) -> Font:
     return ImageFont.load_default(size)
 
 
-def _entry_width(names: Sequence[str], texts: Sequence[str]) -> int:
-    name, text = (max(map(_font(14).getlength, column), default=0) for column in (names, texts))
-    return int(_SWATCH + 8 + name + 14 + text) + 1
+def _entry_width(font: Font, unit: float, names: Sequence[str], texts: Sequence[str]) -> int:
+    name, text = (max(map(font.getlength, column), default=0) for column in (names, texts))
+    return int(unit * (_SWATCH + 8 + 14) + name + text) + 1
 
 
 def _shorten(text: str, width: int) -> str:

@@ -116,3 +116,34 @@ class TestNoPixels:
                 drawing.contact_sheet([pair])
         with pytest.raises(ValueError, match=match):
             drawing.mask_image(np.zeros(size, np.int64), CAMVID)
+
+
+def test_the_legend_grows_with_the_image_and_a_tiny_image_grows_for_it():
+    names = [("road", 1.0, (1, 2, 3))]
+    sheets = {
+        width: drawing.with_legend(np.zeros((width * 3 // 4, width, 3), np.uint8), names)
+        for width in (96, 480, 3840)
+    }
+    swatches = {
+        width: (np.asarray(sheet) == (1, 2, 3)).all(2).any(0).sum()
+        for width, sheet in sheets.items()
+    }
+    assert swatches[480] in (13, 14, 15)
+    assert swatches[3840] == pytest.approx(8 * swatches[480], rel=0.1)
+    black = (np.asarray(sheets[96]) == 0).all(2).any(0).sum()
+    assert black == 2 * 96
+    assert (np.asarray(sheets[480]) == 0).all(2).any(0).sum() == 480
+
+
+def test_a_class_without_a_colour_has_a_hollow_swatch():
+    sheet = np.asarray(drawing.with_legend(np.zeros((360, 480, 3), np.uint8), [("all", 1.0, None)]))
+    left, middle = sheet[-33, 20], sheet[-33, 28]
+    assert left.max() < 60
+    assert middle.min() > 240
+
+
+def test_the_colours_of_streets_are_bright_and_apart():
+    colours = np.array(CAMVID.colours, float)
+    assert colours.max(1).min() > 150
+    distances = np.linalg.norm(colours[:, None] - colours, axis=-1)
+    assert distances[~np.eye(len(colours), dtype=bool)].min() > 80

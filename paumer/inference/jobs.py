@@ -5,18 +5,20 @@ import hashlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from paumer.data.images import read_image
-from paumer.disk import replace_file
+from paumer.data.images import PIXEL_LIMIT, SIDE_LIMIT, open_file, read_image
+from paumer.data.isolated import Decoder, DecodingLimits
 from paumer.drawing import Picture
 from paumer.inference.ahead import map_ahead
+from paumer.inference.finished import join_parts, lines_file, read_lines
 from paumer.inference.governor import Governor
 from paumer.inference.predictor import Predictor
 from paumer.inference.result import Segmentation, check_kinds
@@ -27,7 +29,8 @@ from paumer.mode import Mode
 from paumer.model.directory import fingerprint
 from paumer.progress import Progress
 
-LINES_FILE = "predictions.jsonl"
+STRANGERS = DecodingLimits(bytes=2**30, pixels=PIXEL_LIMIT, longest=SIDE_LIMIT)
+"""What decoding an isolated image may take; its file may have as many bytes as a quarter."""
 
 _DISK_FAILS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 """Errors that the next image would meet too."""
@@ -35,13 +38,36 @@ _DISK_FAILS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 @dataclass
 class Outcome:
-    """What became of the images: how many were written, skipped, and broken and why."""
+    """What became of the images: how many were written, skipped, and broken and why.
+
+    ``failed`` counts the broken ones by what could not be done with them, ``seen`` the others by
+    the (width, height) at which they ran.
+    """
 
     written: int = 0
     skipped: int = 0
     late: int = 0
     broken: list[str] = field(default_factory=list)
+    failed: Counter[str] = field(default_factory=Counter)
+    seen: Counter[tuple[int, int]] = field(default_factory=Counter)
     seconds: float = 0.0
+
+    def __add__(self, other: "Outcome") -> "Outcome":
+        """The outcome of two processes that worked at the same time."""
+        return Outcome(
+            self.written + other.written,
+            self.skipped + other.skipped,
+            self.late + other.late,
+            self.broken + other.broken,
+            self.failed + other.failed,
+            self.seen + other.seen,
+            max(self.seconds, other.seconds),
+        )
+
+    def fail(self, what: str, message: str) -> None:
+        """Note an image with which ``what`` could not be done."""
+        self.broken.append(message)
+        self.failed[what] += 1
 
 
 @dataclass(frozen=True)
@@ -49,7 +75,9 @@ class Job:
     """Images to be segmented into a folder, with what to write of each.
 
     ``governor`` moves the operating point from image to image; then images run one by one.
-    Finished images are listed in ``predictions.jsonl`` and skipped the next time.
+    Finished images are listed in ``predictions.jsonl`` and skipped the next time; of several
+    processes in one folder each keeps the list of its ``part``, until `join_parts`. With
+    ``isolate`` each image is decoded in a process of its own, within `STRANGERS`.
     """
 
     predictor: Predictor
@@ -58,6 +86,8 @@ class Job:
     inference: Inference = field(default_factory=Inference)
     kinds: Sequence[str] = ("mask", "overlay", "paused")
     governor: Governor | None = None
+    isolate: bool = False
+    part: int | None = None
 
     def __post_init__(self) -> None:
         check_kinds(self.kinds)
@@ -70,56 +100,89 @@ class Job:
 
     def run(self, sources: Sequence[Source], progress: Progress = lambda *_: None) -> Outcome:
         """Segment the images. Reading and writing happen in threads beside the network."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        path = self.out / LINES_FILE
-        if path.is_symlink() or (path.exists() and not path.is_file()):
-            raise ValueError(
-                f'"{path}" is a link, a pipe or a folder, and must be a file of its own: remove it'
-            )
-        lines = _read_lines(path)
+        lines, start = self._lines(), time.perf_counter()
         todo = [source for source in sources if not self._finished(source, lines)]
         outcome = Outcome(skipped=len(sources) - len(todo))
         size = 1 if self.governor else self.inference.batch
+        decoder = Decoder()
 
         def segmented() -> Iterator[tuple[Source, Segmentation]]:
-            images = map_ahead(_read, todo, threads=2, ahead=2 * size)
+            read = partial(_read, decoder=decoder if self.isolate else None)
+            images = map_ahead(read, todo, threads=2, ahead=size)
             for begin in range(0, len(todo), size):
                 group = list(zip(todo[begin : begin + size], images, strict=False))
-                outcome.broken += [str(image) for _, image in group if isinstance(image, Exception)]
+                for _, image in group:
+                    if isinstance(image, Exception):
+                        outcome.fail("read", str(image))
                 yield from self._segment_each(
                     [(s, image) for s, image in group if not isinstance(image, Exception)], outcome
                 )
                 progress(outcome.skipped + begin + len(group), len(sources))
 
-        with path.open("a", encoding="utf-8") as file:
-            for line in map_ahead(self._write, segmented(), threads=2, ahead=2 * size + 2):
+        with closing(decoder):
+            for line in map_ahead(self._write, segmented(), threads=2, ahead=2):
                 if isinstance(line, str):
-                    outcome.broken.append(line)
+                    outcome.fail("written", line)
                     continue
-                file.write(json.dumps(line) + "\n")
-                file.flush()
+                self._add_line(line)
                 outcome.written += 1
+                outcome.seen[tuple(line["seen"])] += 1
+        outcome.seconds = time.perf_counter() - start
         return outcome
+
+    def _lines(self) -> dict[str, dict[str, Any]]:
+        """What earlier runs finished, by name."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        if self.part is None:
+            join_parts(self.out)
+        lines_file(self.out, self.part)
+        return read_lines(self.out)
+
+    def _add_line(self, line: dict[str, Any]) -> None:
+        with lines_file(self.out, self.part).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
     def run_video(self, source: Source, progress: Progress = lambda *_: None) -> Outcome:
         """Segment a video or camera into an annotated video of the same rate, sound kept.
 
         With a governor every frame has its turn, and is late if it is not done within two periods
-        of it.
+        of it. An interrupt ends a camera's video, which is complete then.
         """
         outcome, begin = Outcome(), time.perf_counter()
         self._check_inside(source)
-        out = self.out / f"{source.name}_overlay.mp4"
+        if not source.stream and self._finished(source, self._lines()):
+            return Outcome(skipped=1)
+        out = self.out / video_name(source)
+        totals: Counter[str] = Counter()
+        modes: Counter[str] = Counter()
+
+        def write(result: Segmentation) -> Segmentation:
+            writer.write(result.blended())
+            totals.update(result.class_shares())
+            return result
+
         with (
-            VideoReader(source.path) as reader,
-            VideoWriter(out, reader.rate, source.path if reader.has_sound else None) as writer,
+            VideoReader(source.stream or source.path) as reader,
+            VideoWriter(out, reader.rate, self._sound(source, reader)) as writer,
         ):
             frames = self._segmented_frames(reader, outcome)
-            for _ in map_ahead(lambda result: writer.write(result.blended()), frames, ahead=4):
-                outcome.written += 1
-                progress(outcome.written, max(outcome.written, reader.frames))
+            try:
+                for result in map_ahead(write, frames, ahead=4):
+                    outcome.written += 1
+                    modes[str(result.mode)] += 1
+                    outcome.seen[self._seen(result)] += 1
+                    progress(outcome.written, max(outcome.written, reader.frames))
+            except KeyboardInterrupt:
+                if not source.stream or not outcome.written:
+                    raise
         outcome.seconds = time.perf_counter() - begin
+        shares = {k: round(v / outcome.written, 6) for k, v in totals.items() if v}
+        how = {"frames": outcome.written, "modes": dict(modes), "shares": shares}
+        self._add_line(self._line(source, outcome.seconds, [out], how))
         return outcome
+
+    def _sound(self, source: Source, reader: VideoReader) -> Path | None:
+        return source.path if reader.has_sound and not source.stream else None
 
     def _segmented_frames(self, reader: VideoReader, outcome: Outcome) -> Iterator[Segmentation]:
         frames = ((frame, time.perf_counter()) for frame in reader)
@@ -145,7 +208,7 @@ class Job:
         except ValueError as error:
             if len(images) > 1:
                 return [pair for one in images for pair in self._segment_each([one], outcome)]
-            outcome.broken.append(f'cannot segment "{images[0][0].path}": {error}')
+            outcome.fail("segmented", f'cannot segment "{images[0][0].path}": {error}')
             return []
         return [(source, result) for (source, _), result in zip(images, results, strict=True)]
 
@@ -182,16 +245,29 @@ class Job:
                 raise
             reason = getattr(error, "strerror", None) or error
             return f'cannot write the results of "{source.path}": {reason}'
+        size, seen = list(result.labels.shape[::-1]), list(self._seen(result))
+        shares = {k: round(v, 6) for k, v in result.class_shares().items() if v}
+        how = {"mode": str(result.mode), "size": size, "seen": seen, "shares": shares}
+        return self._line(source, result.seconds, paths, how)
+
+    def _line(
+        self, source: Source, seconds: float, paths: Sequence[Path], how: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The line of an image or a video in the list of finished ones."""
         return {
-            "image": str(source.path),
+            "video" if source.is_video else "image": str(source.path),
             "name": source.name,
-            "mode": str(result.mode),
-            "seconds": round(result.seconds, 6),
-            "size": [result.labels.shape[1], result.labels.shape[0]],
-            "shares": {k: round(v, 6) for k, v in result.class_shares().items() if v},
+            "seconds": round(seconds, 6),
+            **how,
             "files": [str(path.relative_to(self.out)) for path in paths],
             "key": self._cache_key(source),
         }
+
+    def _seen(self, result: Segmentation) -> tuple[int, int]:
+        """The (width, height) at which an image ran."""
+        height, width = result.labels.shape
+        rows, columns = self.predictor.scaled((height, width), result.mode, self.inference)
+        return columns, rows
 
     def _finished(self, source: Source, lines: dict[str, dict[str, Any]]) -> bool:
         line = lines.get(source.name, {})
@@ -218,23 +294,29 @@ class Job:
         return f"{predictor.config} {engine} {weights}"
 
 
-def _read(source: Source) -> Picture | Exception:
+def video_name(source: Source) -> str:
+    """The path of a video's result below the output folder."""
+    return f"{source.name}_overlay.mp4"
+
+
+def _read(source: Source, decoder: Decoder | None = None) -> Picture | Exception:
     """An image, or the error why it cannot be read."""
     try:
-        return read_image(source.path)
+        return read_image(source.path) if decoder is None else _isolated(source.path, decoder)
     except (ValueError, OSError) as error:
         return error
 
 
-def _read_lines(path: Path) -> dict[str, dict[str, Any]]:
-    """What earlier runs finished, by name; a last line that a kill cut off is taken out."""
-    content = path.read_bytes() if path.is_file() else b""
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole != content:
-        replace_file(path, whole)
-    lines = {}
-    for text in whole.decode("utf-8", errors="replace").splitlines():
-        with suppress(ValueError, TypeError, KeyError, RecursionError):
-            line = json.loads(text)
-            lines[line["name"]] = line
-    return lines
+def _isolated(path: Path, decoder: Decoder) -> Picture:
+    """An image whose file nobody vouches for."""
+    try:
+        with open_file(path) as file:
+            content = file.read(STRANGERS.bytes // 4 + 1)
+        if len(content) > STRANGERS.bytes // 4:
+            raise ValueError(f"its file has more than {STRANGERS.bytes // 2**22} MB")
+        return decoder.read(content, STRANGERS)
+    except (ValueError, OSError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        if (whole := reason.replace('"given bytes"', f'"{path}"')) != reason:
+            raise ValueError(whole) from None
+        raise ValueError(f'cannot read "{path}": {reason}') from None

@@ -18,7 +18,15 @@ from paumer.data.images import read_image
 from paumer.data.transforms import normalise
 from paumer.inference.engines import Engine, TorchEngine
 from paumer.inference.result import Pixels, Segmentation
-from paumer.inference.tiles import Corner, Geometry, Inference, Plan, Size, full_labels
+from paumer.inference.tiles import (
+    Corner,
+    Geometry,
+    Inference,
+    Plan,
+    Size,
+    full_labels,
+    scaled_size,
+)
 from paumer.measurement import Measurement
 from paumer.mode import UNPAUSED, Mode, ModeLike, by_size, check_runnable, read_mode
 from paumer.model.segmenter import GivenCriteria, PausingSegmenter, pad_to_patches
@@ -118,7 +126,7 @@ class Predictor:
         """
         arrays = [_as_array(image) for image in images]
         known = [self.mode(mode, study=bool(given)) for mode in modes]
-        inference = self._as_trained(inference)
+        inference = inference or Inference()
         for numbers in by_size(known).values():
             begin, same = time.perf_counter(), [known[number] for number in numbers]
             plans = [self._plans(image, same[0].size, inference) for image in arrays]
@@ -144,9 +152,9 @@ class Predictor:
 
     def _plans(self, image: Pixels, short_side: int | None, inference: Inference) -> list[Plan]:
         """A plan for each scale, and for the mirrored image where it is wanted."""
-        size, side = (image.shape[0], image.shape[1]), short_side or self.config.short_side
+        size = (image.shape[0], image.shape[1])
         return [
-            Plan.of(image, Geometry.of(size, self.patch, side, inference, scale), mirrored)
+            Plan.of(image, self._geometry(size, short_side, inference, scale), mirrored)
             for scale in inference.scales
             for mirrored in ((False, True) if inference.flip else (False,))
         ]
@@ -191,8 +199,35 @@ class Predictor:
         self, size: Size, mode: ModeLike = UNPAUSED, inference: Inference | None = None
     ) -> Geometry:
         """How an image of that (height, width) is scaled and cut into windows of which size."""
-        side = self.mode(mode, study=True).size or self.config.short_side
-        return Geometry.of(size, self.patch, side, self._as_trained(inference))
+        return self._geometry(size, self.mode(mode, study=True).size, inference)
+
+    def _geometry(
+        self, size: Size, side: int | None, inference: Inference | None, scale: float = 1.0
+    ) -> Geometry:
+        side = self._short_side(size, side, inference)
+        return Geometry.of(size, self.patch, side, self._as_trained(inference), scale)
+
+    def _short_side(self, size: Size, asked: int | None, inference: Inference | None) -> int | None:
+        """The length to which the shorter side is scaled; None leaves the image as it is.
+
+        Without windows to cut it into, an image larger than those of training would be slower and
+        less accurate: it is scaled down to them.
+        """
+        trained = self.config.trained_side
+        if asked is not None or self.config.short_side:
+            return asked or self.config.short_side
+        is_large = trained is not None and min(size) > trained
+        return trained if is_large and not (inference and inference.window) else None
+
+    def scaled(
+        self, size: Size, mode: ModeLike = UNPAUSED, inference: Inference | None = None
+    ) -> Size:
+        """The (height, width) to which an image of that size is scaled before it is cut."""
+        return scaled_size(size, self._short_side(size, self.mode(mode, True).size, inference))
+
+    def whole_geometry(self, size: Size) -> Geometry:
+        """How an image of that (height, width) is scaled where it is never cut."""
+        return Geometry.of(size, self.patch, self._short_side(size, None, None))
 
     def windows(
         self, size: Size, mode: ModeLike = UNPAUSED, inference: Inference | None = None
@@ -228,7 +263,7 @@ class Predictor:
 
     def whole_input(self, image: Pixels) -> Float[Tensor, "1 3 _h _w"]:
         """An image as the network sees it whole, at the size it was trained for."""
-        plan, *_ = self._plans(image, None, Inference())
+        plan = Plan.of(image, self.whole_geometry((image.shape[0], image.shape[1])))
         return self._normalised([(plan, (0, 0))])
 
 

@@ -65,10 +65,10 @@ class Segmentation:
     def pause_map(self) -> Image.Image:
         """The image with each paused patch tinted by the block it paused after, and a legend."""
         blocks = (0, *self.mode.pause.blocks)
-        names = ["to the end", *(f"paused after block {block}" for block in blocks[1:])]
+        names = ["all blocks (not tinted)", *(f"paused after block {b}" for b in blocks[1:])]
         shares = [float((self.paused_after == block).mean()) for block in blocks]
-        entries = zip(names, shares, block_colours(len(blocks)), strict=True)
-        return drawing.with_legend(self.tinted(), list(entries))
+        colours = [None, *block_colours(len(blocks))[1:]]
+        return drawing.with_legend(self.tinted(), list(zip(names, shares, colours, strict=True)))
 
     def tinted(self, alpha: float = 0.6, colours: Sequence[Colour] | None = None) -> Pixels:
         """The image with each paused patch tinted by the block it paused after.
@@ -80,11 +80,11 @@ class Segmentation:
             np.minimum(np.arange(side) / self.patch[axis], numbers.shape[axis] - 1).astype(int)
             for axis, side in enumerate(self.labels.shape)
         )
-        large = numbers[rows][:, columns]
+        large = numbers.astype(np.uint8)[rows][:, columns]
         palette = np.asarray(colours or block_colours(len(self.mode.pause.blocks) + 1), np.uint8)
-        return np.where(
-            large[..., None] > 0, drawing.overlay(self.image, palette[large], alpha), self.image
-        )
+        mixed = drawing.overlay(self.image, palette[large], alpha)
+        mixed[large == 0] = self.image[large == 0]
+        return mixed
 
     def blended(self, alpha: float = 0.5) -> Pixels:
         """The image with its classes painted over it."""

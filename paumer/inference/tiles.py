@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from paumer.data.images import PIXEL_LIMIT
+from paumer.mode import FULL_SIZE
 
 STRIP, TILE = 32, 512
 """Rows and columns of labels made at a time: their logits stay small, whatever the image."""
@@ -294,8 +295,8 @@ class Plan:
 
 
 def scaled_size(size: Size, short_side: int | None) -> Size:
-    """The size at which the shorter side is ``short_side`` long."""
-    if short_side is None:
+    """The size at which the shorter side is ``short_side`` long; None or FULL_SIZE leave it."""
+    if short_side in (None, FULL_SIZE):
         return size
     height, width = (max(1, round(side * short_side / min(size))) for side in size)
     return height, width

@@ -1,5 +1,6 @@
 """Video and cameras: frames in, frames out at the same rate, sound kept. The only user of PyAV."""
 
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from fractions import Fraction
@@ -11,21 +12,38 @@ import numpy as np
 from paumer.drawing import Picture
 from paumer.inference.exported import need
 
+_PATIENCE = 15.0
+"""Seconds in which a stream has to answer."""
+
 
 class VideoReader(AbstractContextManager["VideoReader"]):
-    """The frames of a video file, or of a camera such as ``/dev/video0``, as RGB bytes."""
+    """The frames, as RGB bytes, of a video file, a camera (``/dev/video0``) or an rtsp stream."""
 
     def __init__(self, path: str | Path) -> None:
         av = need("av", "video")
-        self.path = Path(path)
-        camera = "v4l2" if str(path).startswith("/dev/video") else None
+        text = str(path)
+        camera, stream = text.startswith("/dev/"), "://" in text
+        self.name = re.sub("://.*@", "://", text)  # Without the password.
         try:
-            self._file = av.open(str(path), format=camera)
-        except (OSError, ValueError) as error:
-            raise ValueError(f'cannot read the video "{path}": {error}') from error
+            self._file = av.open(
+                text,
+                format="v4l2" if camera else None,
+                options={"rtsp_transport": "tcp"} if stream else {},
+                timeout=_PATIENCE if stream else None,
+            )
+        except (av.error.FFmpegError, OSError, ValueError) as error:
+            reason = str(getattr(error, "strerror", None) or error).replace(text, self.name)
+            hint = ""
+            if camera:
+                hint = (
+                    "; see that it is a camera, that nobody else uses it and that you may read it"
+                )
+            elif stream:
+                hint = "; check the address and the network"
+            raise ValueError(f'cannot read the video "{self.name}": {reason}{hint}') from error
         if not self._file.streams.video:
             self._file.close()
-            raise ValueError(f'"{path}" holds no video')
+            raise ValueError(f'"{self.name}" holds no video')
         self._stream = self._file.streams.video[0]
         self._stream.thread_type = "AUTO"
         self.rate = Fraction(self._stream.average_rate or 25)
@@ -39,7 +57,7 @@ class VideoReader(AbstractContextManager["VideoReader"]):
             for frame in self._file.decode(self._stream):
                 yield frame.to_ndarray(format="rgb24")
         except av.error.FFmpegError as error:
-            raise ValueError(f'the video "{self.path}" is damaged: {error}') from error
+            raise ValueError(f'the video "{self.name}" is damaged: {error}') from error
 
     def __exit__(self, *error: object) -> None:
         self._file.close()

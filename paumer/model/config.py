@@ -19,9 +19,10 @@ _LARGEST = 65536  # Of any number in a configuration: sides, widths, counts.
 class ModelConfig:
     """How to build the network again, and what its classes and images are.
 
-    ``short_side`` is the length that the shorter side of images is scaled to, None leaves them;
-    ``window`` and ``stride`` say how large images are cut (see ``Inference``). With ``context``
-    the mean of the patches that pause continues in their place.
+    ``short_side`` is the length that the shorter side of every image is scaled to. Without it
+    images keep their size, but one whose shorter side is above ``trained_side``, that of the images
+    in training, is scaled down to it. ``window`` and ``stride`` say how large images are cut (see
+    ``Inference``). With ``context`` the mean of the patches that pause continues in their place.
     """
 
     backbone: str
@@ -39,6 +40,7 @@ class ModelConfig:
     window: int | None = None
     stride: int | None = None
     context: bool = False
+    trained_side: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.decoder_options, Mapping):
@@ -64,7 +66,7 @@ class ModelConfig:
         _check_numbers("drop_path", [self.drop_path], 1, (0, 1))
         if self.norm_eps is not None:
             _check_numbers("norm_eps", [self.norm_eps], 1, (0, 1))
-        for name in ("short_side", "window", "stride"):
+        for name in ("short_side", "window", "stride", "trained_side"):
             if (side := getattr(self, name)) is not None:
                 _check_numbers(name, [side], 1, (1, _LARGEST), int)
         if not isinstance(self.context, bool):
@@ -93,10 +95,11 @@ class ModelConfig:
         return cls(**{key: _frozen(value) for key, value in values.items() if key in known})
 
     def to_json(self) -> dict[str, object]:
-        """The configuration as JSON values; a context is named only where there is one."""
+        """The configuration as JSON values; what 0.1 did not know is named only where it is set."""
         values = asdict(self)
-        if not self.context:
-            del values["context"]
+        for name in ("context", "trained_side"):
+            if not values[name]:
+                del values[name]
         return {"format": "paumer 1", **values}
 
 

@@ -8,14 +8,16 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TypedDict, Unpack
 
 import torch
-from huggingface_hub import hf_hub_download
+from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -30,6 +32,7 @@ CARD_FILE = "README.md"
 POINTS_FILE = "operating_points.json"
 MODELS = Path(__file__).parents[1] / "models"
 """Where the built-in models lie, each a directory of its name."""
+_PATIENCE = 5.0  # Seconds in which the hub has to answer.
 
 
 def save_model(directory: Path, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
@@ -109,8 +112,19 @@ def find_model(name: str, **hub: Unpack[HubOptions]) -> Path:
     if os.path.isdir(name):
         inner = Path(name) / "model"
         return inner if (inner / CONFIG_FILE).is_file() else Path(name)
-    if name in (known.name for known in MODELS.glob("*")):
+    built_in = [known.name for known in MODELS.glob("*")]
+    if name in built_in:
         return MODELS / name
+    if os.path.lexists(name):
+        raise ValueError(f'"{name}" is a file, not a model directory{_hint(Path(name).suffix)}')
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name[0] == ".":
+        raise FileNotFoundError(
+            f'no model directory at "{name}"{_near(name, built_in)}: give a directory, '
+            f"a built-in name ({', '.join(built_in)}) or a hub id (owner/name)"
+        )
+    is_there = _hub_answers()
+    if not is_there and not hub.get("force_download"):
+        hub["local_files_only"] = True
     try:
         paths = [hf_hub_download(name, file, **hub) for file in (CONFIG_FILE, WEIGHTS_FILE)]
     except (EntryNotFoundError, HFValidationError, OSError) as error:
@@ -119,13 +133,42 @@ def find_model(name: str, **hub: Unpack[HubOptions]) -> Path:
                 f'hub model "{name}" has no {CONFIG_FILE} with {WEIGHTS_FILE}: '
                 f"weights kept as a pickle (pytorch_model.bin) are not loaded"
             ) from error
+        reason = str(error).splitlines()[0] if is_there else "it does not answer"
         raise FileNotFoundError(
-            f'no model directory at "{name}", and no such model could be loaded from the hub '
-            f"({error})"
+            f'no model directory at "{name}"{_near(name, built_in)}, and no such model could be '
+            f"loaded from the hub: {reason}"
         ) from error
     with suppress(EntryNotFoundError, OSError):
         hf_hub_download(name, POINTS_FILE, **hub)
     return Path(paths[0]).parent
+
+
+def _near(name: str, built_in: Sequence[str]) -> str:
+    """What was meant, where something there is has a name like that."""
+    parent = Path(name).parent
+    with suppress(OSError):
+        beside = [str(path) for path in parent.iterdir() if path.is_dir()]
+        if near := get_close_matches(name, [*built_in, *beside], 1):
+            return f' (did you mean "{near[0]}"?)'
+    return ""
+
+
+def _hint(suffix: str) -> str:
+    """What would do instead of a file with that suffix."""
+    if suffix in (".onnx", ".pt2", ".xml"):
+        return ": an exported file runs by its own script (docs/exporting.md)"
+    if suffix in (".pth", ".pt", ".ckpt"):
+        return ": paumer import makes one of a checkpoint"
+    return f": give the folder that holds {CONFIG_FILE} and {WEIGHTS_FILE}"
+
+
+def _hub_answers() -> bool:
+    """Whether the hub is there; asking it for a file would take half a minute to find out."""
+    try:
+        get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
+    except Exception:  # Which one depends on the library that asks.
+        return False
+    return True
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:

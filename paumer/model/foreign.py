@@ -211,6 +211,13 @@ def _read_variant(path: Path) -> dict[str, Any]:
 def _load_pickle(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f'no checkpoint at "{path}"')
+    with path.open("rb") as file:
+        start = file.read(2)
+    if start not in (b"PK", *(bytes((0x80, version)) for version in range(2, 6))):
+        raise ValueError(
+            f'"{path}" is not a checkpoint: give the .pth file of rstrudel/segmenter or '
+            f"mmsegmentation"
+        )
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:

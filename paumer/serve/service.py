@@ -13,7 +13,7 @@ from paumer.drawing import Picture
 from paumer.inference.engines import TorchEngine
 from paumer.inference.predictor import Predictor
 from paumer.inference.result import Segmentation
-from paumer.inference.tiles import Inference, scaled_size
+from paumer.inference.tiles import Inference
 from paumer.measurement import Measurement, pareto_front
 from paumer.mode import UNPAUSED, Mode
 from paumer.pause_config import PauseConfig, Threshold
@@ -149,8 +149,7 @@ class Service:
         """Raise if the network would run more than ``limit`` pixels, in any mode that may run."""
         height, width = image.shape[:2]
         for mode in self._allowed(parameters):
-            side = mode.size or self.predictor.config.short_side
-            rows, columns = scaled_size((height, width), side)
+            rows, columns = self.predictor.scaled((height, width), mode)
             if rows * columns > limit:
                 raise TooLargeError(
                     f'mode "{mode}" scales {width}x{height} to {columns}x{rows}, which is '
@@ -195,6 +194,7 @@ class Service:
                     "name": name,
                     "mode": str(point.mode),
                     "miou": point.miou,
+                    "data": point.data,
                     "speed_up": point.speed_up,
                     "latency_ms": 1000 * seconds[name] if name in seconds else point.latency_ms,
                 }

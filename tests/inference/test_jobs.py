@@ -2,6 +2,7 @@ import copy
 import errno
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from PIL import Image
 
 from paumer import Inference, Measurement, Mode, Predictor, build_model
 from paumer.inference.engines import make_engine
+from paumer.inference.finished import join_parts
 from paumer.inference.governor import Governor, ladder
-from paumer.inference.jobs import Job
+from paumer.inference.jobs import STRANGERS, Job
 from paumer.inference.sources import Source, find_sources
 from paumer.mode import UNPAUSED
 
@@ -255,3 +257,45 @@ def test_a_governor_moves_the_dial(predictor, folder, tmp_path):
 def test_other_kinds_are_refused(predictor, tmp_path):
     with pytest.raises(ValueError, match='cannot write "masks"'):
         Job(predictor, MODE, tmp_path, kinds=("masks",))
+
+
+def test_what_several_processes_finished_is_joined_whatever_ends_them(predictor, folder, tmp_path):
+    out, sources = tmp_path / "out", find_sources([folder])
+    parts = [Job(predictor, MODE, out, INFERENCE, ("mask",), part=number) for number in (0, 1)]
+    assert [job.run(sources[n::2]).written for n, job in enumerate(parts)] == [4, 3]
+    assert not (out / "predictions.jsonl").exists()
+    with (out / "predictions.part1.jsonl").open("a") as file:
+        file.write('{"name": "cut o')
+    join_parts(out)
+    join_parts(out)
+    assert sorted(line["name"] for line in lines(out)) == sorted(s.name for s in sources)
+    assert list(out.glob("predictions.part*")) == []
+    # As a kill between the list and the removal of a part leaves it.
+    (out / "predictions.part0.jsonl").write_text((out / "predictions.jsonl").read_text())
+    assert Job(predictor, MODE, out, INFERENCE, ("mask",)).run(sources).skipped == 7
+
+
+def test_images_of_strangers_are_decoded_elsewhere(predictor, folder, tmp_path, monkeypatch):
+    (folder / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
+    (folder / "large.png").write_bytes(bytes(12001))
+    Image.fromarray(np.zeros((4, 100, 3), np.uint8)).save(folder / "wide.png")
+    monkeypatch.setattr("paumer.inference.jobs.read_image", None)
+    limits = replace(STRANGERS, longest=64)
+    monkeypatch.setattr("paumer.inference.jobs.STRANGERS", limits)
+    job = Job(predictor, MODE, tmp_path / "out", INFERENCE, ("mask",), isolate=True)
+    outcome = job.run(find_sources([folder]))
+    assert outcome.written == 7
+    assert outcome.failed == {"read": 3}
+    bad, large, wide = outcome.broken
+    assert bad.startswith(f'cannot read "{folder}/bad.png": its header is damaged')
+    assert f'cannot read "{folder}/large.png": ' in large
+    assert f'"{folder}/wide.png"' in wide
+    assert "64" in wide
+
+
+def test_a_file_too_large_for_a_stranger_is_not_read(predictor, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("paumer.inference.jobs.STRANGERS", replace(STRANGERS, bytes=4 * 2**20))
+    (folder / "large.png").write_bytes(bytes(2**20 + 1))
+    job = Job(predictor, MODE, tmp_path / "out", kinds=("mask",), isolate=True)
+    (message,) = job.run(find_sources([folder / "large.png"])).broken
+    assert message == f'cannot read "{folder}/large.png": its file has more than 1 MB'

@@ -381,3 +381,39 @@ def test_scales_average_probabilities(predictor):
 
 def test_nothing_in_nothing_out(predictor):
     assert predictor.predict_batch([]) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "mode", "inference", "scaled"),
+    [
+        ((480, 640), "none", None, (48, 64)),
+        ((640, 480), "2:0.5", Inference(scales=(0.5, 1.0)), (64, 48)),
+        ((48, 640), "none", None, (48, 640)),
+        ((30, 20), "none", None, (30, 20)),
+        ((480, 640), "none size=96", None, (96, 128)),
+        ((30, 20), "none size=96", None, (144, 96)),
+        ((480, 640), "none size=full", None, (480, 640)),
+        ((480, 640), "none", Inference(window=64), (480, 640)),
+    ],
+)
+def test_images_larger_than_in_training_are_scaled_down(predictor, size, mode, inference, scaled):
+    network = predictor.network
+    trained = Predictor(network)
+    trained.config = replace(network.config, trained_side=48)
+    assert trained.scaled(size, mode, inference) == scaled
+    assert trained.geometry(size, mode, inference).scaled == scaled
+    (result,) = trained.predict_batch([picture(*size)], mode, inference)
+    assert result.labels.shape == size
+    factor = inference.scales[0] if inference else 1.0
+    cells = [math.ceil(factor * side / 16) for side in scaled]
+    if not (inference and inference.window):
+        assert list(result.paused_after.shape) == cells
+    assert predictor.scaled(size, "none") == size
+
+
+def test_images_are_also_seen_whole_as_in_training(predictor):
+    trained = Predictor(predictor.network)
+    trained.config = replace(predictor.config, trained_side=48, window=32)
+    assert trained.whole_input(picture(96, 128)).shape[2:] == (48, 64)
+    assert trained.whole_geometry((96, 128)).scaled == (48, 64)
+    assert trained.scaled_labels(np.zeros((96, 128), np.uint8)).shape == (48, 64)

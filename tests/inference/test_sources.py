@@ -68,3 +68,24 @@ def test_nothing_found_is_said(tmp_path, text, message):
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=message):
         find_sources([str(tmp_path / text)])
+
+
+@pytest.mark.parametrize("text", ["http://a.org/b.jpg", "https://a.org/b", "ftp://a/b.mp4"])
+def test_what_lies_on_the_web_is_not_opened(text):
+    with pytest.raises(ValueError, match=f'"{text}" is not opened: download it'):
+        find_sources([text])
+
+
+def test_cameras_and_streams_are_videos():
+    address = "rtsp://me:secret@camera.local:554/live/1?quality=high"
+    (stream,) = find_sources([address])
+    assert (stream.name, stream.stream, stream.is_video) == (
+        "camera.local-554-live-1",
+        address,
+        True,
+    )
+    assert "secret" not in str(stream.path)
+    (device,) = find_sources(["/dev/null"])
+    assert (device.name, device.stream, device.is_video) == ("null", "/dev/null", True)
+    with pytest.raises(FileNotFoundError, match='there is no camera "/dev/video987"'):
+        find_sources(["/dev/video987"])

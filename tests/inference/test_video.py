@@ -71,3 +71,13 @@ def test_what_is_no_video_is_refused(tmp_path):
         VideoReader(tmp_path / "text.mp4")
     with pytest.raises(ValueError, match="cannot read the video"):
         VideoReader(tmp_path / "nowhere.mp4")
+
+
+def test_a_camera_or_stream_that_cannot_be_opened_is_named_without_its_password():
+    with pytest.raises(ValueError, match=r'cannot read the video "/dev/null": .*; see that it is'):
+        VideoReader("/dev/null")
+    with pytest.raises(
+        ValueError, match=r'video "rtsp://127\.0\.0\.1:9/a": .*check the address'
+    ) as e:
+        VideoReader("rtsp://me:secret@127.0.0.1:9/a")
+    assert "secret" not in str(e.value)

@@ -32,7 +32,7 @@ def test_a_context_is_true_or_false(value, unchecked):
         config.from_json({**CONFIG.to_json(), "context": value})
 
 
-@pytest.mark.parametrize("name", ["short_side", "window", "stride"])
+@pytest.mark.parametrize("name", ["short_side", "window", "stride", "trained_side"])
 @pytest.mark.parametrize("value", [0, -1, 64.5, 64.0, "64", True, 65537])
 def test_a_side_is_a_whole_number_of_pixels(name, value, unchecked):
     config = unchecked("paumer.model.config").ModelConfig
@@ -122,3 +122,10 @@ def test_an_entry_that_was_removed_is_refused_by_its_name(name, make, tmp_path):
 def test_a_configuration_of_0_1_that_says_everything_is_read():
     usual = {name: values[0] for name, values in REMOVED.items()}
     assert ModelConfig.from_json({**CONFIG.to_json(), "context": False, **usual}) == CONFIG
+
+
+def test_the_side_of_training_is_named_only_where_it_is_known():
+    assert "trained_side" not in CONFIG.to_json()
+    own = replace(CONFIG, trained_side=360)
+    assert own.to_json()["trained_side"] == 360
+    assert ModelConfig.from_json(own.to_json()) == own

@@ -326,3 +326,44 @@ def test_code_in_a_pickle_never_runs(load, model_directory, tmp_path):
         with pytest.raises(ValueError, match=name):
             load(model_directory)
     assert not (tmp_path / "ran").exists()
+
+
+# Finding them
+
+
+def test_a_mistyped_name_is_answered_with_the_near_one(tmp_path, monkeypatch):
+    def ask(*_, **__):
+        raise AssertionError("the hub was asked")
+
+    monkeypatch.setattr(files, "hf_hub_download", ask)
+    monkeypatch.setattr(files, "get_session", ask)
+    with pytest.raises(FileNotFoundError, match=r'"stret-tiny" \(did you mean "street-tiny"\?\)'):
+        files.find_model("stret-tiny")
+    (tmp_path / "runs/mine").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=f'did you mean "{tmp_path}/runs/mine"'):
+        files.find_model(f"{tmp_path}/runs/mien")
+    with pytest.raises(FileNotFoundError, match="give a directory, a built-in name"):
+        files.find_model("./someone/model")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("m.onnx", "by its own script"), ("m.pth", "paumer import"), ("m.jpg", "give the folder")],
+)
+def test_a_file_is_not_a_model(tmp_path, name, hint):
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ValueError, match=f'{name}" is a file, not a model directory: .*{hint}'):
+        files.find_model(str(tmp_path / name))
+
+
+def test_a_hub_that_does_not_answer_is_not_asked_for_files(monkeypatch):
+    asked = []
+
+    def download(*_, **options):
+        asked.append(options)
+        raise files.LocalEntryNotFoundError("none there")
+
+    monkeypatch.setattr(files, "hf_hub_download", download)
+    with pytest.raises(FileNotFoundError, match="from the hub: it does not answer"):
+        files.find_model("someone/model")
+    assert asked == [{"local_files_only": True}]

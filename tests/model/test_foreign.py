@@ -645,3 +645,10 @@ def test_pipes_and_devices_are_not_read(tmp_path):
     for name in (path, tmp_path / "pipe", tmp_path / "zeros"):
         with pytest.raises(FileNotFoundError, match=r"variant\.yml|pipe|zeros"):
             read_checkpoint(name)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xd8\xff an image", b"e", b"", b"text"])
+def test_what_is_not_a_checkpoint_is_refused_in_words(tmp_path, content):
+    (tmp_path / "notes.jpg").write_bytes(content)
+    with pytest.raises(ValueError, match=r'notes\.jpg" is not a checkpoint: give the \.pth file'):
+        read_checkpoint(tmp_path / "notes.jpg")

@@ -31,7 +31,10 @@ function svg(tag, attributes = {}, ...children) {
  */
 export function factsOf(point) {
   const facts = [point.mode === "none" ? "no pausing" : point.mode];
-  if (point.miou !== null) facts.push(`mIoU ${(100 * point.miou).toFixed(1)}`);
+  if (point.miou !== null) {
+    const data = point.data ? ` on ${point.data}` : "";
+    facts.push(`mIoU ${(100 * point.miou).toFixed(1)}${data}`);
+  }
   if (point.speed_up !== null) facts.push(`${point.speed_up.toFixed(2)} × as fast`);
   return facts.join(", ");
 }

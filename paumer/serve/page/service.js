@@ -5,7 +5,7 @@
  *
  * @typedef {{name: string, colour: [number, number, number]}} ClassOf
  * @typedef {{name: string | null, mode: string, miou: number | null,
- *   speed_up: number | null, latency_ms: number | null}} Point
+ *   data?: string | null, speed_up: number | null, latency_ms: number | null}} Point
  * @typedef {{name: string, classes: ClassOf[], points: Point[], curve: Point[], blocks: number,
  *   latency_ms: number | null, patch: [number, number]}} Model
  * @typedef {{mode: string, point: string | null,
