@@ -92,10 +92,15 @@ def alone_in(directory: Path) -> Iterator[None]:
                 raise BlockingIOError(
                     f'another process is at work in "{directory}": wait for it, or stop it first'
                 ) from error
-        for folder, _, names in os.walk(directory):
-            for name in filter(_NEW_FILE.fullmatch, names):
-                _remove_leftover(Path(folder, name))
+        remove_leftovers(directory)
         yield
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what killed processes left half-written below a directory."""
+    for folder, _, names in os.walk(directory):
+        for name in filter(_NEW_FILE.fullmatch, names):
+            _remove_leftover(Path(folder, name))
 
 
 @contextmanager

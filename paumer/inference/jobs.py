@@ -16,6 +16,7 @@ from typing import Any
 
 from paumer.data.images import PIXEL_LIMIT, SIDE_LIMIT, open_file, read_image
 from paumer.data.isolated import Decoder, DecodingLimits
+from paumer.disk import remove_leftovers
 from paumer.drawing import Picture
 from paumer.inference.ahead import map_ahead
 from paumer.inference.finished import join_parts, lines_file, read_lines
@@ -135,6 +136,8 @@ class Job:
         self.out.mkdir(parents=True, exist_ok=True)
         if self.part is None:
             join_parts(self.out)
+        if not self.part:
+            remove_leftovers(self.out)
         lines_file(self.out, self.part)
         return read_lines(self.out)
 

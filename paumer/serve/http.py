@@ -131,6 +131,14 @@ class Endpoints:
         self.decoder = Decoder()
         self.lanes = [ThreadPoolExecutor(QUICK_LANES, "quick"), ThreadPoolExecutor(1, "slow")]
         self.slow = 0  # Images in the slow lane.
+        self.decoding = DecodingLimits(
+            limits.decode_seconds,
+            4 * limits.decode_seconds,
+            limits.decode_bytes,
+            limits.pixels,
+            limits.side,
+            niceness=19,
+        )
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -194,16 +202,8 @@ class Endpoints:
 
     async def _decode(self, request: Request, content: bytes) -> Picture:
         """The image in a file's content."""
-        limits, loop = self.limits, asyncio.get_running_loop()
-        slow = DecodingLimits(
-            limits.decode_seconds,
-            4 * limits.decode_seconds,
-            limits.decode_bytes,
-            limits.pixels,
-            limits.side,
-            niceness=19,
-        )
-        seconds = min(QUICK + QUICK_PER_BYTE * len(content), limits.decode_seconds)
+        slow, loop = self.decoding, asyncio.get_running_loop()
+        seconds = min(QUICK + QUICK_PER_BYTE * len(content), slow.seconds)
         quick = replace(slow, seconds=seconds, niceness=5)
         try:
             return await loop.run_in_executor(self.lanes[0], self.decoder.read, content, quick)

@@ -299,3 +299,15 @@ def test_a_file_too_large_for_a_stranger_is_not_read(predictor, folder, tmp_path
     job = Job(predictor, MODE, tmp_path / "out", kinds=("mask",), isolate=True)
     (message,) = job.run(find_sources([folder / "large.png"])).broken
     assert message == f'cannot read "{folder}/large.png": its file has more than 1 MB'
+
+
+def test_what_a_killed_process_left_half_written_is_removed(predictor, folder, tmp_path):
+    out = tmp_path / "out"
+    (out / "sub0").mkdir(parents=True)
+    left = [out / ".a_mask.png.0123abcd.new", out / "sub0" / ".b_mask.png.89abcdef.new"]
+    other = out / ".notes.new"
+    for path in (*left, other):
+        path.write_bytes(b"half")
+    Job(predictor, MODE, out, INFERENCE, ("mask",)).run(find_sources([folder]))
+    assert not any(path.exists() for path in left)
+    assert other.exists(), "what is not ours stays"
