@@ -23,7 +23,7 @@ from paumer.scenes.scene import scene
 def kill_predictions(root: Path, kills: int, rng: random.Random) -> bool:
     """Whether a folder killed so often ends with the same results as an undisturbed one."""
     (root / "images").mkdir()
-    for number in range(12 * kills):
+    for number in range(60 * kills):
         image = Image.fromarray(scene(number, (96, 64))[0])
         image.save(root / "images" / f"{number:04}.png")
 
