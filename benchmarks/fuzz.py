@@ -37,10 +37,12 @@ KINDS = {
     "http": "fuzz_http:Http",
 }
 MOST_SECONDS, MOST_WAIT, MOST_MB, MOST_LETTERS = 5.0, 30.0, 300.0, 2000
-"""The bounds of a case: CPU seconds, seconds by the clock, megabytes, letters of a message."""
+"""The bounds of a case: seconds, seconds until it is ended, megabytes above its process's start,
+letters of a message. Seconds are of CPU time; asleep they count if they are too many twice."""
 KEPT = 5
 """Findings that look the same and are shown, with their inputs saved; more are only counted."""
 _START = 120.0  # Seconds in which a worker must be ready.
+_ASLEEP = " asleep"
 
 
 class Target(Protocol):
@@ -67,6 +69,7 @@ class Outcome:
     megabytes: float = 0.0
     what: str = ""
     bounded: bool = True
+    asleep: float = 0.0
 
     def checked(self) -> "Outcome":
         """The outcome as a finding, if it took too much time or memory."""
@@ -75,6 +78,8 @@ class Outcome:
                 return replace(self, what=f"{self.megabytes:.0f} MB")
             if self.seconds > MOST_SECONDS:
                 return replace(self, what=f"{self.seconds:.1f} s of CPU time")
+            if self.asleep > MOST_SECONDS:
+                return replace(self, what=f"{self.asleep:.1f} s{_ASLEEP}")
         return self
 
 
@@ -87,6 +92,7 @@ def work(kind: str, name: str, folder: Path, seed: str) -> None:
     target: Target = getattr(importlib.import_module(module), attribute)(folder)
     case = folder / "case"
     importlib.import_module("paumer.study.speed")  # Its seconds count for no case.
+    start = resident()
     answers.write("ready\n")
     for line in sys.stdin:
         number = int(line)
@@ -96,7 +102,16 @@ def work(kind: str, name: str, folder: Path, seed: str) -> None:
             (case / file).parent.mkdir(parents=True, exist_ok=True)
             (case / file).write_bytes(content)
         os.ftruncate(2, 0)  # Of what is printed, the last case's is kept.
-        answers.write(json.dumps(asdict(run_case(target, case, number))) + "\n")
+        before = max(0.0, resident() - start)
+        outcome = run_case(target, case, number)
+        outcome = replace(outcome, megabytes=before + outcome.megabytes)
+        answers.write(json.dumps(asdict(outcome)) + "\n")
+
+
+def resident() -> float:
+    """Megabytes of memory that this process holds."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def run_case(target: Target, case: Path, number: int) -> Outcome:
@@ -122,10 +137,16 @@ def run_case(target: Target, case: Path, number: int) -> Outcome:
             where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
             what = f"{type(error).__name__}{where}: {str(error)[:200]}"
 
-    begin = time.process_time()
+    begin, asleep = time.process_time(), seconds_asleep()
     megabytes = peak_memory(call, torch.device("cpu")) or 0.0
-    seconds = time.process_time() - begin
-    return Outcome(read, seconds, megabytes, what, target.bounded(number))
+    seconds, asleep = time.process_time() - begin, seconds_asleep() - asleep
+    return Outcome(read, seconds, megabytes, what, target.bounded(number), asleep)
+
+
+def seconds_asleep() -> float:
+    """A clock that stands still while this thread runs, or waits for a core."""
+    runs, waits, _ = map(int, Path("/proc/thread-self/schedstat").read_text().split())
+    return time.monotonic() - (runs + waits) / 1e9
 
 
 class Worker:
@@ -190,8 +211,9 @@ class Tally:
         """Count a case."""
         self.cases += 1
         self.read += outcome.read
-        self.seconds = max(self.seconds, outcome.seconds)
-        self.megabytes = max(self.megabytes, outcome.megabytes)
+        if outcome.bounded:
+            self.seconds = max(self.seconds, outcome.seconds)
+            self.megabytes = max(self.megabytes, outcome.megabytes)
         if outcome.what:
             self.findings[alike(outcome)] += 1
 
@@ -232,6 +254,8 @@ def fuzz(
                     say(f"{kind}: {tally.cases} cases, {tally.read} read, {found} findings")
                 worker = worker or Worker(kind, target or KINDS[kind], folder, seed)
                 outcome = worker.ask(number)
+                if outcome.what.endswith(_ASLEEP):  # Others may have been waiting for a core.
+                    outcome = worker.ask(number)
                 tally.add(outcome)
                 if outcome.what:
                     new = tally.findings[alike(outcome)] <= KEPT

@@ -66,6 +66,8 @@ _PICKLES = (
     b"\x80\x02j\xff\xff\xff\x7f.", b"\x80\x02\x8a\xff" + b"\xff" * 255 + b".", b"\x80\x02N.",
     b"\x80\x02ccollections\nOrderedDict\nq\0)Rq\1.", b"\x80\x02(" + b"K\1" * 10**5 + b"l.",
     b"\x80\x02X\xff\xff\xff\x7fabc.", b"\x80\xff.",
+    b"\x80\x02cbuiltins\nbytearray\nJ\0\0\0\x30\x85R.",
+    b"\x80\x02ctorch\nDoubleTensor\nJ\0\0\0\x30\x85R.",
     b"\x80\x02ctorch\nload\n(S'x'\ntR.", b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(ttR.",
 )  # fmt: skip
 

@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 import torch
-from killing import Process, kill_often, leftovers, start
+from killing import Process, added, kill_often, leftovers, start
 from PIL import Image
 
 from paumer import build_model
 from paumer.classes import CAMVID
-from paumer.inference.exported import open_onnx
+from paumer.inference.exported import open_exported
 from paumer.scenes.scene import scene
 
 
@@ -41,7 +41,7 @@ def kill_predictions(root: Path, kills: int, rng: random.Random) -> bool:
         {path.name: path.read_bytes() for path in (root / name).glob("*.png")}
         for name in ("whole", "killed")
     ]
-    left = leftovers(root / "killed")
+    left = added(root / "killed", root / "whole")
     print(f"predict: {done} kills, {lost} lost a result, {len(left)} files left behind")
     return finished and results[0] == results[1] and not (lost or left) and done == kills
 
@@ -63,13 +63,10 @@ def kill_exports(root: Path, kills: int, rng: random.Random) -> bool:
         process = export()
         time.sleep(rng.uniform(0.5, 1.05) * most)
         process.kill()
-        process.wait()
-        if out.exists():
-            try:
-                open_onnx(out, threads=1)
-            except Exception as error:  # Whatever it is, the file is not whole.
-                neither += 1
-                print(f"kill {number + 1}: {error}")
+        print(f"kill {number + 1}: {'a file' if out.exists() else 'none'}", flush=True)
+        # In a process, because threads of a runtime would not survive the next fork.
+        if out.exists() and Process(lambda: open_exported(out, threads=1)).wait():
+            neither += 1
     for path in (out, out.with_suffix(".py")):
         path.unlink(missing_ok=True)
     finished, left = export().wait() == 0, leftovers(out.parent)

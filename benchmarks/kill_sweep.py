@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from killing import Process, kill_often, start
+from killing import Process, added, kill_often, start
 
 from paumer import build_model
 from paumer.classes import CAMVID
@@ -55,12 +55,14 @@ def main() -> None:
         kills, lost, finished = kill_often(sweep, sweep, counted, arguments.kills, rng)
         files = [(root / name / "sweep.jsonl").read_bytes() for name in ("whole", "killed")]
         same = files[0] == files[1]
+        left = added(root / "killed", root / "whole")
     print(
         f"{kills} kills, {lost} lost a batch; the last start "
         f"{'finished' if finished else 'failed'}; sweep.jsonl is "
-        f"{'the same as' if same else 'DIFFERENT from'} the undisturbed one's"
+        f"{'the same as' if same else 'DIFFERENT from'} the undisturbed one's; "
+        f"{len(left)} files left behind"
     )
-    sys.exit(not finished or not same or lost > 0 or kills < arguments.kills)
+    sys.exit(not finished or not same or bool(lost or left) or kills < arguments.kills)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A service under load that stays, rises or falls: levels, steps and steady of serve_load.py."""
+"""A service under load that stays, rises or falls: levels and steps of serve_load.py."""
 
 import asyncio
 import random
@@ -204,28 +204,6 @@ def steps(arguments: Namespace, images: Images, setting: Setting) -> Outcome:
             ]
             print(verdicts[-2:], flush=True)
     return found, verdicts
-
-
-def steady(arguments: Namespace, images: Images, setting: Setting) -> Outcome:
-    """How often the operating point changes while the load stays."""
-    rows: list[Row] = []
-    verdicts: list[Verdict] = []
-    latency = ("--latency-ms", 1000 * setting.target)
-    with service(arguments.model, arguments.cores[0], *latency) as (url, _):
-        for level in arguments.steady:
-            settle(url, setting)
-            before = get_json(url, "/v1/status")["changes"]
-            rate = setting.rate(level)
-            rng, end = random.Random(arguments.seed), arguments.seconds
-            dues = poisson(rng, lambda _: rate, setting.rate(4), until=end)  # noqa: B023
-            answers = send_all(url, images, dues)
-            changes = get_json(url, "/v1/status")["changes"] - before
-            row = {**summary(level, answers, setting, rate), "changes": changes}
-            print_row(f"{arguments.seconds:g} s", row, setting)
-            rows.append(row)
-            what = f"steady {level:g}x: changes in {arguments.seconds:g} s"
-            verdicts.append((what, "<= 1", f"{changes}", changes <= 1))
-    return rows, verdicts
 
 
 def draw(rows: Sequence[dict[str, Row]], path: Path) -> None:

@@ -6,7 +6,7 @@
 
     levels   Poisson arrivals at multiples of capacity; beside it the same service without pausing
     steps    the load rises and falls
-    steady   the load stays
+    traces   replays of benchmarks/load: the governor, each fixed point, one that knows the future
     hostile  slow clients, clients that hang up, bombs and floods: what they cost the others
     mixed    clients with mixed modes: masks against those computed alone
     batches  throughput at full batches against the bare predictor
@@ -26,12 +26,14 @@ from pathlib import Path
 from serve_client import make_images
 from serve_compare import batches, mixed, proxy
 from serve_disturbed import hostile
-from serve_levels import Images, Outcome, Setting, levels, measure, steady, steps
+from serve_levels import Images, Outcome, Setting, levels, measure, steps
+from serve_traces import traces
+from traces import FOLDER
 
 LOADED: dict[str, Callable[[argparse.Namespace, Images, Setting], Outcome]] = {
     "levels": levels,
     "steps": steps,
-    "steady": steady,
+    "traces": traces,
     "hostile": hostile,
 }
 COMPARED = {"mixed": mixed, "batches": batches, "proxy": proxy}
@@ -53,8 +55,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--levels", type=float, nargs="+", default=[0.5, 1, 1.5, 2, 3])
     add("--arrivals", type=int, default=600, help="of each level")
     add("--steps", type=float, nargs="+", default=[2.0, 3.0])
-    add("--steady", type=float, nargs="+", default=[0.5, 0.8])
-    add("--seconds", type=float, default=60, help="of steady load")
+    add("--traces", type=Path, default=FOLDER, help="folder of files with a time on each line")
     add("--windows", type=int, default=8, help="with, and as many without, hostile clients")
     add("--window", type=float, default=30, help="seconds of one")
     add("--slow", type=int, default=200)

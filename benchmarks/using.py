@@ -2,13 +2,16 @@
 
 python benchmarks/using.py agree       labels of every engine against torch
 python benchmarks/using.py folder      a folder of 200 images against the bare model
+python benchmarks/using.py photo       predict 12 megapixels against the same scaled down
 python benchmarks/using.py large       memory for an image of 8192x4096 and 150 classes
 python benchmarks/using.py hostile     500 damaged or hostile files
 python benchmarks/using.py video       --target-fps held while another process takes a core
 """
 
 import argparse
+import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,10 +30,11 @@ from paumer.data.datasets import open_dataset
 from paumer.data.samples import Sample
 from paumer.exporting.onnx import export_onnx
 from paumer.inference.engines import make_engine
-from paumer.inference.governor import Governor, ladder
+from paumer.inference.governor import Pace, ladder
 from paumer.inference.jobs import Job, Outcome
 from paumer.inference.sources import find_sources
 from paumer.inference.video import VideoReader, VideoWriter
+from paumer.scenes.scene import scene
 from paumer.study.accuracy import Tally
 from paumer.study.speed import peak_memory
 
@@ -99,6 +103,48 @@ def folder(model: str | None, count: int, rounds: int = 10) -> None:
     )
 
 
+def photo(model: str, rounds: int = 5) -> None:
+    """The whole command with a photograph of 4000x3000 and with the same scaled down beforehand.
+
+    Also its memory, above that of a process that loads the model and predicts nothing.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary)
+        whole = Image.fromarray(scene(0, (1000, 750))[0]).resize((4000, 3000))
+        whole.save(root / "large.jpg", quality=92)
+        whole.resize((480, 360)).save(root / "small.jpg", quality=92)
+        commands: dict[str, tuple[str, ...]] = {
+            "loaded": ("-c", f"import paumer.inference.jobs; import paumer; paumer.load({model!r})")
+        }
+        for name in ("small", "large"):
+            words = (str(root / f"{name}.jpg"), "--model", model, "--out", str(root / name))
+            commands[name] = ("-m", "paumer", "predict", *words)
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+        for _ in range(rounds):
+            for name, command in commands.items():
+                shutil.rmtree(root / name, ignore_errors=True)
+                spent, peak = run_alone(command)
+                found[name].append((spent, peak))
+                print(f"{name}: {spent:.2f} s, {peak:.0f} MB", flush=True)
+    seconds = {name: np.median([pair[0] for pair in pairs]) for name, pairs in found.items()}
+    memory = {name: max(pair[1] for pair in pairs) for name, pairs in found.items()}
+    print(
+        f"12 megapixels: {seconds['large']:.2f} s, {seconds['large'] / seconds['small']:.2f} times "
+        f"that of the same at 480x360 (medians of {rounds}); at most "
+        f"{memory['large'] - memory['loaded']:.0f} MB above the loaded model"
+    )
+
+
+def run_alone(words: Sequence[str]) -> tuple[float, float]:
+    """The seconds and the peak resident memory, in MB, of a Python process."""
+    begin = time.perf_counter()
+    process = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, words
+    return time.perf_counter() - begin, usage.ru_maxrss / 1024
+
+
 def large(classes: int = 150) -> None:
     """Peak resident memory above that of the loaded process, in one pass of windows."""
     torch.set_num_threads(1)
@@ -164,20 +210,20 @@ def video(model: str, seconds: float) -> None:
         target = speeds[0] * (speeds[1] / speeds[0]) ** power
         length = int(seconds * target)
         for busy in (False, True):
-            governor = Governor(rungs, 1 / target, dwell=1.0)
+            pace = Pace(rungs, 1 / target)
             with tempfile.TemporaryDirectory() as temporary:
                 path, out = Path(temporary) / "drive.mp4", Path(temporary) / "out"
                 with VideoWriter(path, Fraction(target).limit_denominator(1000)) as writer:
                     for number in range(length):
                         writer.write(frames[number % len(frames)])
-                outcome = run_video(Job(predictor, Mode(), out, governor=governor), path, busy)
+                outcome = run_video(Job(predictor, Mode(), out, pace=pace), path, busy)
                 with VideoReader(out / "drive_overlay.mp4") as reader:
                     kept = sum(1 for _ in reader) == length
             print(
                 f"slowest {speeds[0]:.2f}, fastest {speeds[1]:.2f}, target {target:.2f}, "
                 f"{'one core taken' if busy else 'alone'}: "
                 f"{outcome.written / outcome.seconds:.2f} frames/s, "
-                f"{outcome.late / outcome.written:.1%} late, {governor.changes} changes, "
+                f"{outcome.late / outcome.written:.1%} late, {pace.governor.changes} changes, "
                 f"frames {'kept' if kept else 'LOST'}",
                 flush=True,
             )
@@ -200,7 +246,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["agree", "folder", "large", "hostile", "video"])
+    parser.add_argument("what", choices=["agree", "folder", "photo", "large", "hostile", "video"])
     parser.add_argument("--model")
     parser.add_argument("--data", default="scenes")
     parser.add_argument("--count", type=int)
@@ -210,6 +256,8 @@ def main() -> None:
         agree(arguments.model or "street-tiny", arguments.data, arguments.count or 50)
     elif arguments.what == "folder":
         folder(arguments.model, arguments.count or 200)
+    elif arguments.what == "photo":
+        photo(arguments.model or "street-tiny", arguments.count or 5)
     elif arguments.what == "large":
         large()
     elif arguments.what == "hostile":

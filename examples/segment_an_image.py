@@ -35,7 +35,7 @@ def main() -> None:
     print(f"a patch ran through {blocks:.1f} of {depth} blocks on average")
     same = (result.labels == whole.labels).mean()
     print(f"{same:.1%} of the pixels have the same label as without pausing")
-    ratios = sorted(result.class_shares().items(), key=lambda item: -item[1])
+    ratios = sorted(result.class_ratios().items(), key=lambda item: -item[1])
     print(", ".join(f"{name} {ratio:.0%}" for name, ratio in ratios[:5]))
 
     stem = Path(arguments.image).stem if arguments.image else "street"

@@ -19,11 +19,17 @@ CONTINUE = "recipes/camvid-continue.yaml"
 
 
 class Plan(NamedTuple):
-    """How a run is trained: from what, a run's name or weights, and by what recipe and options."""
+    """How a run is trained: from what, a run's name or weights, by what recipe and options.
+
+    Its data are those of all runs unless it names others.
+    """
 
     start: str
     recipe: str
     options: tuple[object, ...] = ()
+    more_data: str = ""
+    """Added to the data set's name, such as +scenes:400."""
+    data: str | None = None
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -83,7 +89,8 @@ class Record:
         fresh = not (run / "args.yaml").exists()
         if fresh:
             start = self.model(plan.start) if plan.start in self.plans else plan.start
-            common = ("--config", plan.recipe, "--data", self.data, "--init", start)
+            data = (plan.data or self.data) + plan.more_data
+            common = ("--config", plan.recipe, "--data", data, "--init", start)
             output = ("--out", run, "--precision", self.precision)
             paumer("train", *common, *output, *plan.options)
         else:

@@ -4,10 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from paumer.api import bench, evaluate, export, load, resume, sweep, train, tune
+    from paumer.api import bench, evaluate, export, resume, sweep, train, tune
     from paumer.inference.predictor import Predictor
     from paumer.inference.result import Segmentation
     from paumer.inference.tiles import Inference
+    from paumer.loaded import Model, load
     from paumer.measurement import Measurement
     from paumer.mode import Mode
     from paumer.model.build import build_model
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from paumer.model.segmenter import PausingSegmenter
     from paumer.pause_config import PAPER_CONFIGS, PauseConfig, Threshold
     from paumer.pausing import Stage
+    from paumer.serve.client import Client
 
 __version__ = "0.2.0"
 
@@ -22,9 +24,11 @@ DEFAULT_MODEL = "street-tiny"
 """The model inside the package, which is used where none is named."""
 
 _HOMES = {
+    "Client": "serve.client",
     "Inference": "inference.tiles",
     "Measurement": "measurement",
     "Mode": "mode",
+    "Model": "loaded",
     "PAPER_CONFIGS": "pause_config",
     "PauseConfig": "pause_config",
     "PausingSegmenter": "model.segmenter",
@@ -37,7 +41,7 @@ _HOMES = {
     "build_model": "model.build",
     "evaluate": "api",
     "export": "api",
-    "load": "api",
+    "load": "loaded",
     "resume": "api",
     "sweep": "api",
     "train": "api",
@@ -47,9 +51,11 @@ _HOMES = {
 __all__ = [
     "DEFAULT_MODEL",
     "PAPER_CONFIGS",
+    "Client",
     "Inference",
     "Measurement",
     "Mode",
+    "Model",
     "PauseConfig",
     "PausingSegmenter",
     "Prediction",

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,35 +12,34 @@ from typing import TYPE_CHECKING, Literal, ParamSpec
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
-from torch import Tensor
-from torch.nn import functional as F
+from PIL import Image
 
 from paumer import DEFAULT_MODEL
+from paumer.arguments import checked
 from paumer.data.datasets import open_dataset
 from paumer.data.images import read_folder
 from paumer.data.samples import Dataset, spread
-from paumer.data.transforms import normalise
 from paumer.exporting import onnx, verify
-from paumer.inference.engines import make_engine
+from paumer.exporting.traced import describe
+from paumer.inference.engines import Engine, FileEngine, make_engine
+from paumer.inference.exported import is_exported, keep_points
+from paumer.inference.opening import open_file, open_model
 from paumer.inference.points import check_point_name, read_points, write_points
 from paumer.inference.predictor import Predictor
 from paumer.inference.processes import process_number
 from paumer.inference.tiles import Inference
 from paumer.measurement import Measurement
 from paumer.mode import Mode, ModeLike, check_runnable, parse_modes
-from paumer.model.config import ModelConfig
-from paumer.model.directory import find_model
 from paumer.model.pretrained import pick_device
 from paumer.model.segmenter import PausingSegmenter
 from paumer.pause_config import PauseConfig
 from paumer.progress import Progress, StepProgress
-from paumer.scenes.scene import scene
 from paumer.tables import write_csv, write_jsonl
-from paumer.training.options import TrainOptions, parse_size
+from paumer.training.options import Callback, TrainCall, parse_size
 
 if TYPE_CHECKING:
     from paumer.study.accuracy import Tally
+    from paumer.study.rounding import Rounded
     from paumer.study.speed import SpeedReport, SpeedSettings
     from paumer.study.tuning import Tuned, TuneSettings
 
@@ -52,29 +52,10 @@ DataLike = str | Dataset
 Modes = ModeLike | Sequence[ModeLike]
 """One or several modes, operating points, or names of grids."""
 
-DIAL = "3:0.4,5:0.4,7:0.4"
-"""The mode of an exported file for all ratios, where none is named."""
-
 P = ParamSpec("P")
 
 
-def load(
-    name: str | Path = DEFAULT_MODEL,
-    device: str | torch.device = "auto",
-    engine: str = "torch",
-    threads: int | None = None,
-) -> Predictor:
-    """The predictor of a model directory, a training run, a built-in name or a hub model.
-
-    ``engine`` runs it: torch, compile, onnx, onnx-int8 or openvino; the last three with so many
-    ``threads``.
-    """
-    directory = find_model(str(name))
-    network = PausingSegmenter.from_pretrained(directory, map_location=device)
-    runner = make_engine(engine, network, threads, onnx.export_onnx)
-    return Predictor(network, read_points(directory, network), runner)
-
-
+@checked
 def evaluate(
     model: ModelLike = DEFAULT_MODEL,
     data: DataLike = "scenes",
@@ -105,6 +86,7 @@ def evaluate(
     return dict(zip(modes, tallies, strict=True))
 
 
+@checked
 def sweep(
     out: str | Path,
     model: ModelLike = DEFAULT_MODEL,
@@ -154,8 +136,9 @@ def sweep(
     return found
 
 
+@checked
 def tune(
-    model: str | Path,
+    model: ModelLike,
     data: DataLike = "scenes",
     mode: str = "auto",
     *,
@@ -170,7 +153,7 @@ def tune(
     settings: "TuneSettings | None" = None,
     progress: StepProgress = lambda *_: None,
 ) -> "Tuned":
-    """The best mode for a budget, kept as an operating point of the model.
+    """The best mode for a budget, kept as an operating point of the model and in its directory.
 
     A built-in or hub model stays as it is: its points go to a copy in the working directory.
     Give one of ``latency_ms``, ``speed_up`` and ``max_drop`` (points of mIoU). In ``mode`` the word
@@ -192,16 +175,23 @@ def tune(
         )
     template = Mode.parse(f"1:0.5 {words}")  # Its stages stand for those that are searched.
     settings = replace(settings or tuning.TuneSettings(), template=template)
-    predictor, dataset = load(model, device), _opened_data(data, split)
-    directory, indices = tuning.own_copy(model), spread(len(dataset), limit)
+    predictor, dataset = _opened(model, device), _opened_data(data, split)
+    indices, source = spread(len(dataset), limit), source_of(predictor)
+    directory = tuning.own_copy(source)
     out = Path(out or directory / "tune")
     tuned = tuning.tune(predictor, dataset, budget, out, settings, indices, progress)
     write_jsonl(out / f"{name}.jsonl", [item.to_json() for item in tuned.evaluated])
     points = {**tuned.points, **({name: tuned.choice} if tuned.met else {})}
-    write_points(directory, points)
+    if is_exported(source):
+        keep_points(Path(source), {n: point.to_json() for n, point in points.items()})
+        predictor.points |= points
+    else:
+        write_points(directory, points)
+        predictor.points, predictor.source = read_points(directory, predictor.network), directory
     return replace(tuned, points=points)
 
 
+@checked
 def bench(
     model: ModelLike | PausingSegmenter = DEFAULT_MODEL,
     mode: Modes = "paper",
@@ -218,11 +208,14 @@ def bench(
     from paumer.study import speed
 
     settings, points = settings or speed.SpeedSettings(), {}
+    own: dict[str, Engine] = {}
     if isinstance(model, PausingSegmenter):
         network = model
     else:
         predictor = _opened(model, device)
         network, points = predictor.network, predictor.modes
+        if isinstance(predictor.engine, FileEngine):
+            own = {predictor.engine.name: predictor.engine}
     modes = parse_modes(_texts(mode), points)
     width, height = parse_size(input)
     for one in modes:
@@ -231,19 +224,22 @@ def bench(
     most = 8 if batch == "auto" else batch
     if most < 1:
         raise ValueError(f"batch is {batch}: give at least 1")
-    where = pick_device(device)
-    network.to(where).eval()
+    where = pick_device("cpu" if own else device)
+    if not own:
+        network.to(where).eval()
     if images is None:
         seen = torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(0))
     else:
         assert network.config
-        seen = _network_inputs(read_folder(Path(images), most), (height, width), network.config)
+        seen = speed.network_inputs(
+            read_folder(Path(images), most), (height, width), network.config
+        )
     if batch == "auto":
         batch = speed.best_batch(network, seen[:1].to(where), settings)
     seen = seen.repeat(-(-batch // len(seen)), 1, 1, 1)[:batch].to(where)
     names = [engine] if isinstance(engine, str) else list(dict.fromkeys(engine))
     with TemporaryDirectory() as folder:
-        engines = {
+        engines = own or {
             name: make_engine(name, network, settings.threads, onnx.export_onnx, Path(folder))
             for name in names
         }
@@ -252,91 +248,120 @@ def bench(
 
 @dataclass(frozen=True)
 class Exported:
-    """A verified file: the least agreement with the network over the modes it was tried in."""
+    """A verified file: the least ratio of pixels with the model's label over the modes tried.
+
+    ``script`` uses the file without paumer, and ``script_agreement`` is the same of it.
+    ``rounded`` is what 8 bits cost and gain, where labels told.
+    """
 
     path: Path
-    size: tuple[int, int]
     modes: tuple[Mode, ...]
     images: int
     agreement: float
     script: Path | None
+    script_agreement: float | None
+    rounded: "tuple[Rounded, ...]" = ()
 
 
+@checked
 def export(
     out: str | Path,
     model: ModelLike = DEFAULT_MODEL,
-    mode: ModeLike | None = None,
+    mode: ModeLike = "none",
     *,
     format: Literal["onnx", "onnx-int8", "openvino", "program"] = "onnx",
-    dial: bool = False,
+    output: Literal["labels", "logits", "probabilities"] = "labels",
+    pixels: Literal["uint8", "normalised"] = "uint8",
     input: str | None = None,
     images: str | Path | None = None,
+    data: DataLike | None = None,
+    split: str = "val",
+    limit: int | None = 100,
+    max_drop: float = 0.5,
+    progress: Progress | None = None,
 ) -> Exported:
-    """Write a model as one verified file, and beside an ONNX file a script that uses it.
+    """Write a model as one verified file for any image size, and a script that uses it.
 
-    Without ``mode``, or with ``dial``, how many patches continue after each block is an input.
-    It is verified on the ``images`` of a folder, or on synthetic scenes.
+    The file runs in any mode that does not merge, and in ``mode`` where none is given; with
+    ``input`` it takes images of that size in that mode alone. It is verified on 20 ``images`` of a
+    folder, or on the sample set and synthetic scenes. With ``data`` 8 bits are refused if they lose
+    more than ``max_drop`` points of mIoU there.
     """
-    out = Path(out)
-    script = out.with_suffix(".py")
-    if out == script:
-        raise ValueError(f'"{script}" is where its script goes: name another --out, as m.onnx')
-    for path in (out, script):
-        if path.exists():
-            raise ValueError(f'"{path}" exists: name another --out')
+    out, script = Path(out), Path(out).with_suffix(".py")
+    verify.check_names(out, None if format == "program" else script)
     predictor = _opened(model)
-    network, size = predictor.network, predictor.config.image_size
-    if input is not None:
-        size = parse_size(input)[::-1]
-    dial = dial or mode is None
-    chosen = predictor.mode(mode or _dial(network.backbone.depth))
+    chosen = predictor.mode(mode)
     if chosen.size is not None:
-        raise ValueError(f'a file takes images of one size: give --input instead of "{chosen}"')
-    if format == "program" and dial:
-        raise ValueError("a torch.export program holds one mode: give --mode, without --dial")
-    if images is None:
-        shape = max(64, size[1]), max(48, size[0])
-        samples = [scene(seed, shape)[0] for seed in range(4)]
-    else:
-        samples = read_folder(Path(images), 50)
-    seen = _network_inputs(samples, size, predictor.config)
-    modes, agreement = verify.write_verified(network, out, size, chosen, dial, format, seen)
-    if format == "program":
-        return Exported(out, size, modes, len(seen), agreement, None)
-    verify.write_script(script, out.name)
-    return Exported(out, size, modes, len(seen), agreement, script)
+        raise ValueError(f'a file scales no images: leave out the size of "{chosen}"')
+    size = parse_size(input)[::-1] if input else None
+    runtime = {"onnx-int8": "onnx"}.get(format, format)
+    points = {name: point.to_json() for name, point in predictor.points.items()}
+    more = {"points": points, "runtime": runtime, "output": output, "pixels": pixels}
+    info = describe(predictor.weights(), chosen, size, **more)
+    samples = [open_dataset("sample", name) for name in ("train", "val", "test")]
+    seen = read_folder(Path(images), 20) if images else verify.sample_images(samples)
+    modes = [chosen]
+    if size is not None:
+        seen = [np.asarray(Image.fromarray(image).resize(size[::-1])) for image in seen]
+    elif info.free and format != "openvino":
+        modes = list(dict.fromkeys([chosen, Mode(), *info.modes.values()]))
+    rounded, rounding = format == "onnx-int8", list["Rounded"]()
+    if data is not None and not rounded:
+        raise ValueError("--data says what 8 bits cost: give it with --format onnx-int8")
+
+    def accept(file: Predictor) -> None:
+        """Look at what 8 bits cost before the file gets its name."""
+        from paumer.study.rounding import compare_rounded
+
+        if data is not None:
+            dataset = _opened_data(data, split)
+            rounding[:] = compare_rounded(
+                predictor, file, dataset, modes, limit, max_drop, progress
+            )
+
+    reopen = partial(open_file, Predictor, threads=torch.get_num_threads())
+    how = (seen, modes, reopen, rounded, accept, progress)
+    found = verify.write_verified(predictor, out, info, *how)
+    ratios = (found.file, script if found.script is not None else None, found.script)
+    return Exported(out, tuple(modes), len(seen), *ratios, tuple(rounding))
 
 
-def _by_fields(options: Callable[P, TrainOptions]) -> Callable[P, Path]:
+def _by_fields(options: Callable[P, TrainCall]) -> Callable[P, Path]:
     """The training, called with the fields of its options, which editors then complete."""
 
     def train(*args: P.args, **kwargs: P.kwargs) -> Path:
         """Train a segmenter once for many modes and return the run directory.
 
-        The arguments are the options of `paumer train`. Messages go to the logger ``paumer``.
+        The arguments are the options of `paumer train`, and ``callbacks``: functions that are
+        called after each step with its number and its loss, after a validation also with the mIoU
+        of each mode. Messages go to the logger ``paumer``.
         """
         # As elsewhere, a path may be text and several modes one.
         if isinstance(out := kwargs.get("out"), str):
             kwargs["out"] = Path(out)
-        if isinstance(mode := kwargs.get("val_mode"), str):
-            kwargs["val_mode"] = (mode,)
-        log = logging.getLogger("paumer").info
-        return Path(training_module().train(options(*args, **kwargs), log))
+        for name in ("val_mode", "draw", "logger"):
+            if isinstance(one := kwargs.get(name), str):
+                kwargs[name] = (one,)
+        log, call = logging.getLogger("paumer").info, options(*args, **kwargs)
+        return Path(training_module().train(call.options(), log, callbacks=call.callbacks))
 
     train.__signature__ = signature(options)  # type: ignore[attr-defined]  # What help shows.
     return train
 
 
-train = _by_fields(TrainOptions)
+train = _by_fields(TrainCall)
 
 
-def resume(directory: str | Path, steps: int | None = None) -> Path:
+@checked
+def resume(
+    directory: str | Path, steps: int | None = None, callbacks: Sequence[Callback] = ()
+) -> Path:
     """Resume the training in a run directory, exactly as if it had not stopped.
 
-    ``steps`` extends it to so many.
+    ``steps`` extends it to so many; ``callbacks`` are called after each step.
     """
-    log = logging.getLogger("paumer").info
-    return Path(training_module().resume(Path(directory), log, steps=steps))
+    log, run = logging.getLogger("paumer").info, training_module()
+    return Path(run.resume(Path(directory), log, steps=steps, callbacks=callbacks))
 
 
 def training_module() -> ModuleType:
@@ -349,7 +374,19 @@ def training_module() -> ModuleType:
 
 
 def _opened(model: ModelLike, device: str = "auto") -> Predictor:
-    return model if isinstance(model, Predictor) else load(model, device)
+    if isinstance(model, Predictor):
+        return model
+    return open_model(Predictor, model, onnx.export_onnx, device)
+
+
+def source_of(predictor: Predictor) -> str | Path:
+    """The name under which a model was loaded, which it must have been."""
+    if predictor.source is None:
+        raise ValueError(
+            "this model lies in no directory: write it with model.network.save_pretrained(DIR), "
+            "and load that"
+        )
+    return predictor.source
 
 
 def _opened_data(data: DataLike, split: str) -> Dataset:
@@ -358,17 +395,6 @@ def _opened_data(data: DataLike, split: str) -> Dataset:
 
 def _texts(modes: Modes) -> list[str]:
     several = [modes] if isinstance(modes, str | Mode | PauseConfig) else modes
+    if not several:
+        raise ValueError("mode is an empty list: give at least one mode, such as none or 3:0.4")
     return [str(mode) for mode in several]
-
-
-def _dial(depth: int) -> str:
-    """The stages of `DIAL` that a network of so many blocks has."""
-    return ",".join(stage for stage in DIAL.split(",") if int(stage.split(":")[0]) < depth)
-
-
-def _network_inputs(
-    images: Sequence[UInt8[np.ndarray, "_ _ 3"]], size: tuple[int, int], config: ModelConfig
-) -> Float[Tensor, "b 3 h w"]:
-    """Images as the network sees them, all scaled to one size."""
-    normal = [normalise(image, config.mean, config.std)[None] for image in images]
-    return torch.cat([F.interpolate(image, size, mode="bilinear") for image in normal])

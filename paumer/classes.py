@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Colour = tuple[int, int, int]
+Pixels = NDArray[np.uint8]
+"""An RGB image (h w 3), or the labels of one (h w)."""
 
 IGNORE = 255
 """The usual label of pixels that do not count."""

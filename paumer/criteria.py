@@ -56,7 +56,10 @@ def protecting(criterion: Criterion, classes: Sequence[int]) -> Criterion:
 
 
 def neighbours(grid: tuple[int, int]) -> Criterion:
-    """Mean entropy of a patch and its active neighbours: one that looks beyond the patch itself."""
+    """Mean entropy of a patch and its active neighbours: one that looks beyond the patch itself.
+
+    What was merged into another patch is not looked at; that one stands where it stood.
+    """
     patches = grid[0] * grid[1]
 
     def score(logits: Logits, patch_index: PatchIndex) -> Score:

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from paumer.classes import ClassSet, Colour
+from paumer.classes import ClassSet, Colour, Pixels
 from paumer.disk import replace_file
 
-Picture = NDArray[np.uint8]
 Entry = tuple[str, float, Colour | None]
 """One class in a legend: its name, its share of the pixels (0-1) and its colour (None: hollow)."""
 
@@ -33,7 +32,7 @@ _LARGE = 2**21  # Pixels above which a PNG is packed quickly instead of tightly.
 _USUAL = 480 * 360  # Pixels of an image beside which all of these lengths are right.
 
 
-def overlay(image: Picture, painted: Picture, alpha: float = 0.5) -> Picture:
+def overlay(image: Pixels, painted: Pixels, alpha: float = 0.5) -> Pixels:
     """The image under its painted labels: 0 shows the image alone, 1 the labels alone."""
     if image.shape != painted.shape:
         raise ValueError(
@@ -51,7 +50,7 @@ def overlay(image: Picture, painted: Picture, alpha: float = 0.5) -> Picture:
     return mixed
 
 
-def with_legend(image: Picture | Image.Image, entries: Sequence[Entry]) -> Image.Image:
+def with_legend(image: Pixels | Image.Image, entries: Sequence[Entry]) -> Image.Image:
     """The image with a legend below, read down the columns, of which there are as many as fit.
 
     The legend grows with a large image; a tiny image grows so that it can be seen beside it.
@@ -83,7 +82,7 @@ def with_legend(image: Picture | Image.Image, entries: Sequence[Entry]) -> Image
 
 
 def contact_sheet(
-    pairs: Sequence[tuple[Picture, Picture | None]], columns: int = 3, captions: Sequence[str] = ()
+    pairs: Sequence[tuple[Pixels, Pixels | None]], columns: int = 3, captions: Sequence[str] = ()
 ) -> Image.Image:
     """Images on one sheet, each beside its painted labels if it has any."""
     if not pairs:
@@ -110,7 +109,7 @@ def contact_sheet(
     return sheet
 
 
-def write_image(path: str | Path, image: Picture | Image.Image) -> None:
+def write_image(path: str | Path, image: Pixels | Image.Image) -> None:
     """Write a PNG, JPEG or WebP file by its suffix, complete or not at all; folders are made."""
     path = Path(path)
     kind = _FORMATS.get(path.suffix.lower())
@@ -124,7 +123,7 @@ def write_image(path: str | Path, image: Picture | Image.Image) -> None:
     replace_file(path, content)
 
 
-def encode(image: Picture | Image.Image, kind: str = "PNG", **options: int) -> bytes:
+def encode(image: Pixels | Image.Image, kind: str = "PNG", **options: int) -> bytes:
     """The content of an image file of that kind."""
     options = {"quality": 92, **options}  # PNG, which loses nothing, takes no notice.
     image, memory = _as_image(image), BytesIO()
@@ -149,7 +148,7 @@ def mask_image(labels: NDArray[np.integer], class_set: ClassSet) -> Image.Image:
     return mask
 
 
-def _as_image(image: Picture | Image.Image) -> Image.Image:
+def _as_image(image: Pixels | Image.Image) -> Image.Image:
     width, height = image.size if isinstance(image, Image.Image) else image.shape[1::-1]
     if not width * height:
         raise ValueError(f"an image of {width}x{height} was given: it has no pixels")

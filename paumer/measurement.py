@@ -19,8 +19,9 @@ class Measurement:
     adds time; ``latency_ms`` is the median and ``latency_ms_p95`` the 95th percentile of a batch.
     ``mac_ratio`` is the theoretical speed-up, by MACs alone. ``predicted`` says that the speed was
     computed from a cost table, not timed. ``data`` names the data set and split of the mIoU and its
-    ``images``; ``where`` and ``when`` say on what the speed was measured, and ``engine`` what ran
-    the network.
+    ``images``; ``worst_drop`` is the most that was lost against no pausing under any condition that
+    was tried, and ``worst_on`` which one that was; ``where`` and ``when`` say on what the speed was
+    measured, and ``engine`` what ran the network.
     """
 
     mode: Mode
@@ -41,6 +42,8 @@ class Measurement:
     mean_accuracy: float | None = None
     images: int | None = None
     data: str | None = None
+    worst_drop: float | None = None
+    worst_on: str | None = None
     where: str | None = None
     when: str | None = None
 
@@ -74,7 +77,10 @@ def join(accuracy: Measurement, speed: Measurement) -> Measurement:
 
 
 _RENAMED = {"pictures": "images", "pausing_share": "pausing_ratio"}
-_ACCURACY = ("miou", "miou_low", "miou_high", "pixel_accuracy", "mean_accuracy", "images", "data")
+_ACCURACY = (
+    "miou", "miou_low", "miou_high", "pixel_accuracy", "mean_accuracy", "images", "data",
+    "worst_drop", "worst_on",
+)  # fmt: skip
 
 
 def per_image(item: Measurement, windows: int, unpaused: int) -> Measurement:

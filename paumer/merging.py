@@ -8,28 +8,42 @@ functions of tensors and numbers; prefix tokens are never merged.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn import functional as F
+
+from paumer import pausing
 
 Patches = Float[Tensor, "b n d"]
 Sizes = Float[Tensor, "b n"]
 
 
+class Match(NamedTuple):
+    """Which patches stay, in their order, which join another one, and which one they join."""
+
+    kept: Int[Tensor, "b k"]
+    joining: Int[Tensor, "b m"]
+    target: Int[Tensor, "b m"]
+
+
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """One merging: the patches before it, which of them stay, and where each one went.
+    """One merging: the patches before it, and who joined whom.
 
-    ``patch_index`` is as in `pausing.Stage`. ``kept`` points into it, and ``owner`` says which of
-    the ``kept`` each patch is part of now.
+    ``patch_index`` is as in `pausing.Stage`; ``match`` points into it.
     """
 
     block: int
     patch_index: Int[Tensor, "b n"]
-    kept: Int[Tensor, "b k"]
-    owner: Int[Tensor, "b n"]
+    match: Match
+
+    def pairs(self) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
+        """The patches of the whole batch that joined others, and those they joined."""
+        _, joining, target = self.match
+        index = self.patch_index
+        return index.gather(1, joining).flatten(), index.gather(1, target).flatten()
 
 
 def merged_count(n: int, ratio: float) -> int:
@@ -37,41 +51,51 @@ def merged_count(n: int, ratio: float) -> int:
     return n - min(int(ratio * n), n // 2)
 
 
-def match(patches: Patches, keep: int) -> tuple[Int[Tensor, "b k"], Int[Tensor, "b n"]]:
-    """Which ``keep`` of the patches stay, in their order, and which of these each one joins.
+def match(patches: Patches, keep: int) -> Match:
+    """Which patches become part of others, so that ``keep`` of at least two are left.
 
     Patches at even positions may join one at an odd position: the most similar one, by cosine.
     Those most alike do; equals go to the first.
     """
     batch, n, _ = patches.shape
-    unit = F.normalize(patches.detach(), dim=-1)
-    best, partner = (unit[:, ::2] @ unit[:, 1::2].transpose(1, 2)).max(-1)
+    patches = patches.detach()
+    length = torch.linalg.vector_norm(patches, dim=-1, keepdim=True).clamp(min=1e-12)
+    # Cosines but for the length of the one who looks: it is the same for all it looks at.
+    similar = patches[:, ::2] @ (patches[:, 1::2] / length[:, 1::2]).transpose(1, 2)
+    best, partner = similar.max(-1)
+    best = best / length[:, ::2, 0]
     chosen = best.argsort(dim=1, descending=True, stable=True)[:, : n - keep]
-    source, target = 2 * chosen, 2 * partner.gather(1, chosen) + 1
-    stays = torch.ones(batch, n, dtype=torch.long, device=patches.device).scatter(1, source, 0)
-    position = stays.cumsum(1) - 1
-    owner = position.scatter(1, source, position.gather(1, target))
+    joining, target = 2 * chosen, 2 * partner.gather(1, chosen) + 1
+    stays = torch.ones(batch, n, dtype=torch.long, device=patches.device).scatter(1, joining, 0)
     kept = stays.argsort(dim=1, descending=True, stable=True)[:, :keep]
-    return kept, owner
+    return Match(kept, joining, target)
 
 
 def merge(
-    patches: Patches, sizes: Sizes, owner: Int[Tensor, "b n"], keep: int
+    patches: Patches, sizes: Sizes, match: Match
 ) -> tuple[Float[Tensor, "b k d"], Float[Tensor, "b k"]]:
     """The means of what goes together, over the patches it stands for, and how many these are."""
-    together = sizes.new_zeros(sizes.shape[0], keep).scatter_add(1, owner, sizes)
-    weight = (sizes / together.gather(1, owner))[..., None]
-    target = owner[..., None].expand_as(patches)
-    means = torch.zeros_like(patches[:, :keep]).scatter_add(1, target, patches * weight)
-    return means, together
+    kept, joining, target = match
+    together = sizes.scatter_add(1, target, sizes.gather(1, joining))
+    weight = sizes / together.scatter(1, joining, together.gather(1, target))
+    parts, n = (patches * weight[..., None]).flatten(0, 1), patches.shape[1]
+    # Only what joins another is added, which is faster than adding up everything.
+    more = parts.index_select(0, pausing.rows_of(joining, n))
+    parts = parts.index_add_(0, pausing.rows_of(target, n), more)
+    return take(parts.view(patches.shape), kept), together.gather(1, kept)
 
 
-def attention_bias(sizes: Sizes, before: int = 0, behind: int = 0) -> Float[Tensor, "b 1 1 t"]:
-    """What makes attention see a token as often as it stands for a patch.
+def spread(values: Int[Tensor, "b k"], match: Match) -> Int[Tensor, "b n"]:
+    """Values of those that stayed, given to all that are part of them."""
+    kept, joining, target = match
+    count = kept.shape[1] + joining.shape[1]
+    whole = values.new_zeros(kept.shape[0], count).scatter(1, kept, values)
+    return whole.scatter(1, joining, whole.gather(1, target))
 
-    There are ``before`` and ``behind`` other tokens, each of which stands for itself.
-    """
-    return F.pad(sizes.log(), (before, behind))[:, None, None]
+
+def take(values: Float[Tensor, "b n d"], index: Int[Tensor, "b m"]) -> Float[Tensor, "b m d"]:
+    """Of each image the rows that ``index`` says."""
+    return pausing.pause(values, pausing.rows_of(index, values.shape[1]))
 
 
 def come_apart(
@@ -90,12 +114,12 @@ def come_apart(
         if not isinstance(event, Merge)
     ]
     ends = torch.tensor([0, *(part.shape[1] for part in paused)]).cumsum(0).tolist()
-    first = events[0].owner if isinstance(events[0], Merge) else events[0]
+    first = events[0].match.kept if isinstance(events[0], Merge) else events[0]
     batch, device, left = first.shape[0], first.device, len(paused)
     rows = torch.arange(active, device=device).expand(batch, -1)
     for event, count in zip(reversed(events), reversed(counts), strict=True):
         if isinstance(event, Merge):
-            rows = rows.gather(1, event.owner)
+            rows = spread(rows, event.match)
             continue
         left -= 1
         behind = active + torch.arange(ends[left], ends[left + 1], device=device)
@@ -110,3 +134,17 @@ def _others(kept: Int[Tensor, "b k"], count: int) -> Int[Tensor, "b p"]:
         1, kept, 0
     )
     return gone.argsort(dim=1, descending=True, stable=True)[:, : count - kept.shape[1]]
+
+
+def part_of(merges: Sequence[Merge], patches: int) -> Int[Tensor, " n"]:
+    """For each of so many patches the one that stands for it after some mergings, itself if none.
+
+    Patches of all images are counted through, as in ``patch_index``.
+    """
+    own = torch.arange(patches, device=merges[0].patch_index.device)
+    for merge in merges:
+        index, (_, joining, target) = merge.patch_index, merge.match
+        step = torch.arange(patches, device=own.device)
+        step[index.gather(1, joining).flatten()] = index.gather(1, target).flatten()
+        own = step[own]
+    return own

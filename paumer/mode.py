@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from reprlib import repr as short
 from types import MappingProxyType
 from typing import Any, Self
 from urllib.parse import quote, unquote
@@ -61,7 +62,7 @@ class Mode:
 
     def __post_init__(self) -> None:
         if not isinstance(self.pause, PauseConfig):
-            raise TypeError(f"{self.pause!r} is not a PauseConfig: Mode.parse reads texts")
+            raise TypeError(f"{short(self.pause)} is not a PauseConfig: Mode.parse reads texts")
         if self.criterion in REMOVED_CRITERIA:
             raise ValueError(
                 f'the criterion "{self.criterion}" was removed in 0.2: it gained nothing'
@@ -70,16 +71,16 @@ class Mode:
             known = ", ".join((*CRITERIA, *STUDY_CRITERIA))
             raise ValueError(f'no criterion "{self.criterion}": choose one of {known}')
         if self.early_exit not in (True, False):
-            raise TypeError(f"early_exit is {self.early_exit!r}: give True or False")
+            raise TypeError(f"early_exit is {short(self.early_exit)}: give True or False")
         size = None if self.size is None else whole("size", self.size)
         if size not in (None, FULL_SIZE) and not 1 <= size <= LARGEST_SIDE:
             raise ValueError(f"size is {size}: give a side from 1 to {LARGEST_SIDE}, or full")
         names = self.protect
         listed = isinstance(names, Collection) and not isinstance(names, str)
         if not (listed and all(name and isinstance(name, str) for name in names)):
-            raise ValueError(f"protect is {self.protect!r}: give a list of class names")
+            raise ValueError(f"protect is {short(self.protect)}: give a list of class names")
         if not isinstance(self.merge, MergeConfig):
-            raise TypeError(f"{self.merge!r} is not a MergeConfig: Mode.parse reads texts")
+            raise TypeError(f"{short(self.merge)} is not a MergeConfig: Mode.parse reads texts")
         if self.pause.leaves and not self.early_exit:
             raise ValueError(
                 f'all patches leave at the end of "{self.pause}", so nothing is left to decode: '
@@ -199,7 +200,9 @@ def read_mode(given: ModeLike, points: Mapping[str, Mode] | None = None) -> Mode
     if isinstance(given, PauseConfig):
         return Mode(pause=given)
     if not isinstance(given, str):
-        raise TypeError(f'{given!r} is not a mode: give a Mode or its text, such as "3:0.4 exit"')
+        raise TypeError(
+            f'{short(given)} is not a mode: give a Mode or its text, such as "3:0.4 exit"'
+        )
     if points and given in points:
         return points[given]
     try:

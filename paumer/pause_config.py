@@ -5,8 +5,9 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
-from typing import Self
+from numbers import Integral, Real
+from reprlib import repr as short
+from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +20,10 @@ class Threshold:
     below: float
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.below):
+        if not isinstance(self.below, Real) or not math.isfinite(self.below):
+            given = short(self.below)
             raise ValueError(
-                f'threshold "<{self.below}" is not a finite number: give a score, such as <0.35'
+                f'threshold "<{given}" is not a finite number: give a score, such as <0.35'
             )
         object.__setattr__(self, "below", self.below + 0.0)  # Zero has one spelling, without sign.
 
@@ -34,6 +36,17 @@ Ranges = Mapping[int, tuple[float, float]]
 
 DEFAULT_RANGES: Ranges = dict.fromkeys(range(3, 10), (0.2, 0.8))
 """The paper's training ranges (section 4): a ratio of U[0.2, 0.8] after one of blocks 3 to 9."""
+
+
+def _pairs(stages: Any) -> Sequence[tuple[Any, Any]]:
+    """The stages, when each is a block and an amount."""
+    try:
+        pairs = [(block, amount) for block, amount in stages]
+        if all(isinstance(amount, Real | Threshold) for _, amount in pairs):
+            return pairs
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(f"stages are {short(stages)}: give pairs of a block and a ratio, ((3, 0.4),)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +63,7 @@ class PauseConfig:
     def __post_init__(self) -> None:
         stages = tuple(
             (whole("block", block), a if isinstance(a, Threshold) else float(a) + 0.0)
-            for block, a in self.stages
+            for block, a in _pairs(self.stages)
         )
         object.__setattr__(self, "stages", stages)
         previous = 0
@@ -141,7 +154,9 @@ class MergeConfig:
     stages: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
-        stages = tuple((whole("block", block), float(ratio) + 0.0) for block, ratio in self.stages)
+        stages = tuple(
+            (whole("block", block), float(ratio) + 0.0) for block, ratio in _pairs(self.stages)
+        )
         object.__setattr__(self, "stages", stages)
         blocks = [block for block, _ in stages]
         if blocks != sorted(set(blocks)) or (blocks and blocks[0] < 1):
@@ -187,6 +202,17 @@ class MergeConfig:
             stages += [(block, float(match[3])) for block in range(first, last + 1)]
         return cls(tuple(sorted(stages)))
 
+    @classmethod
+    def draw(cls, seed: int, step: int, ranges: Ranges) -> Self:
+        """One ratio at random for the blocks up to one that is drawn, a function of seed and step.
+
+        ``ranges`` gives each block its range of ratios; that of the last block counts.
+        """
+        rng = random.Random(f"merge {seed} {step}")
+        last = rng.choice(sorted(ranges))
+        ratio = rng.uniform(*ranges[last])
+        return cls(tuple((block, ratio) for block in sorted(ranges) if block <= last))
+
 
 NO_MERGE = MergeConfig()
 """No patches are merged."""
@@ -195,7 +221,7 @@ NO_MERGE = MergeConfig()
 def whole(name: str, value: object) -> int:
     """The whole number, numpy's too, as an int; anything else is refused by its ``name``."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} is {value!r}: give a whole number")
+        raise TypeError(f"{name} is {short(value)}: give a whole number")
     return int(value)
 
 

@@ -11,8 +11,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from paumer.pause_config import Amount, Threshold
-
 Tokens = Float[Tensor, "b t d"]
 
 
@@ -40,23 +38,6 @@ class Stage:
 def keep_count(n: int, ratio: float) -> int:
     """How many of ``n`` patches continue when a ratio of them pauses: none at 1, else some."""
     return max(1, n - int(ratio * n)) if ratio < 1 else 0
-
-
-def group_by_count(
-    score: Float[Tensor, "b n"], amount: Amount | int
-) -> list[tuple[Int[Tensor, " g"] | None, int]]:
-    """The images that can run together, and how many patches of each continue.
-
-    By ratio that is the whole batch (``None``). By threshold every image pauses what scores
-    below it, and images whose counts agree form a group. A whole number is the count itself.
-    """
-    if isinstance(amount, int | torch.SymInt):
-        return [(None, amount)]
-    if not isinstance(amount, Threshold):
-        return [(None, keep_count(score.shape[1], amount))]
-    # "Not below" rather than "at least": a score that is not a number counts as needing work.
-    counts = (~(score < amount.below)).sum(1).clamp(min=1)
-    return [((counts == count).nonzero()[:, 0], count) for count in sorted(set(counts.tolist()))]
 
 
 def choose(score: Float[Tensor, "b n"], keep: int) -> Int[Tensor, "b k"]:

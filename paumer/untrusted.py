@@ -30,8 +30,8 @@ def read_json(path: Path, most: int = 2**20) -> dict[str, object]:
 
 
 def quoted(value: object) -> str:
-    """The value as a message repeats it: as Python writes it, in at most 200 characters."""
-    return shorten(_SHORT.repr(value), 200)
+    """The value as a message repeats it: as Python writes it, in a line of 200 characters."""
+    return shorten(" ".join(_SHORT.repr(value).splitlines()), 200)
 
 
 def shorten(text: str, most: int = 600) -> str:

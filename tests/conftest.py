@@ -7,24 +7,53 @@ import runpy
 import socket
 import subprocess
 import sys
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import beartype.typing  # noqa: F401 (named in the hook below)
 import hypothesis
+import jaxtyping
 import pytest
 import torch
 from jaxtyping import install_import_hook
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 torch.set_num_threads(1)
+PACKAGE = Path(__file__).parent.parent / "paumer"
+SHAPED = [path for path in PACKAGE.rglob("*.py") if "from jaxtyping import" in path.read_text()]
+"""The modules that write shapes into their signatures. Checking costs time: mypy reads the rest."""
+
 # Methods are checked one by one, where "Self" has no meaning yet: anything passes for it.
 install_import_hook(
-    "paumer",
+    [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in SHAPED],
     "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True, hint_overrides="
     "beartype.BeartypeHintOverrides({beartype.typing.Self: object})))",
 )
+
+
+def check_few_of_each(jaxtyped):
+    """A decorator that checks the first functions that are made of one inside another.
+
+    Making them ready to be checked takes milliseconds, and some are made in every forward pass.
+    """
+    made = Counter()
+
+    def decorate(typechecker):
+        def decorated(item):
+            if "<locals>" in item.__qualname__:
+                made[item.__code__] += 1
+                if made[item.__code__] > 10:
+                    return item
+            return jaxtyped(typechecker=typechecker)(item)
+
+        return decorated
+
+    return decorate
+
+
+jaxtyping.jaxtyped = check_few_of_each(jaxtyping.jaxtyped)
 hypothesis.settings.register_profile(
     "paumer",
     deadline=None,

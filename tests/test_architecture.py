@@ -4,6 +4,7 @@ Which layer may import which is a contract of import-linter, in pyproject.toml.
 """
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,16 @@ DOORS = {
     "matplotlib": ("study.figures",),
     "av": ("inference.video",),
     "datasets": ("data.hub",),
-    "onnx": ("inference.exported", "exporting.onnx"),
+    "transformers": ("huggingface",),
+    "onnx": ("inference.exported", "exporting.onnx", "exporting.labels"),
     "onnxruntime": ("inference.exported", "exporting.onnx"),
-    "onnxscript": ("inference.exported", "exporting.onnx"),
+    "onnxscript": ("exporting.onnx",),
     "openvino": ("inference.exported",),
     "fastapi": ("serve.http",),
     "starlette": ("serve.guard", "serve.http"),
     "uvicorn": ("serve.process",),
     "prometheus_client": ("serve.watch",),
-    "lightning_fabric": ("training.loop", "training.run"),
+    "lightning_fabric": ("training.loggers", "training.loop", "training.run"),
 }
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(path.read_text("utf-8"))
@@ -60,3 +62,25 @@ def test_only_the_command_line_prints(module):
     calls = [node for node in ast.walk(MODULES[module]) if isinstance(node, ast.Call)]
     printed = [c for c in calls if isinstance(c.func, ast.Name) and c.func.id == "print"]
     assert printed == [] or module.startswith("cli.")
+
+
+LONGEST_CHAIN = 9
+
+
+def own_imports(tree):
+    """The modules of ours that importing a module imports."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "paumer":
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            yield from (n for name in names if (n := name.removeprefix("paumer.")) in MODULES)
+
+
+@functools.cache
+def chain(module):
+    """The longest row of modules each of which imports the next."""
+    return [module, *max(map(chain, own_imports(MODULES[module])), key=len, default=[])]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_chain_of_imports_is_long(module):
+    assert len(chain(module)) <= LONGEST_CHAIN, " <- ".join(chain(module))

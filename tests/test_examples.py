@@ -177,6 +177,23 @@ def test_your_own_vit_pauses_as_the_segmenter_does():
             assert torch.equal(logits, network(images, config, full_size=False).logits)
 
 
+def test_in_your_code(model, run_here):
+    said = run_here("in_your_code.py", "--backbone", "test_vit", "--model", model, "--steps", 3)
+    assert re.search(r"3 steps of an own loop: loss \d+\.\d\d", said)
+    assert [line.split(": ")[0] for line in said.splitlines()[1:]] == [
+        *["3:0.5 exit"] * 2,
+        *["none"] * 2,
+    ]
+
+
+def test_an_own_loop_learns():
+    example = runpy.run_path(str(EXAMPLES / "in_your_code.py"))
+    torch.manual_seed(0)
+    network = example["own_backbone"]("test_vit", 11)
+    first, last = (example["own_loop"](network, "scenes:2@64x48", steps) for steps in (1, 12))
+    assert last < first
+
+
 def test_the_notebook_runs(model, tmp_path, monkeypatch, capsys):
     notebook = json.loads((EXAMPLES / "paumer.ipynb").read_text("utf-8"))
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)

@@ -48,6 +48,15 @@ def test_report_prints_the_documented_numbers(tmp_path, script, words):
     assert [row for row in printed if row not in documented] == []
 
 
+@pytest.mark.slow
+def test_a_new_user_gets_a_model_of_their_own_from_each_layout(tmp_path):
+    words = ("--out", tmp_path / "user", "--images", 8, "--journey", "indices")
+    result = run("experiments/new_user.py", *words)
+    assert result.returncode == 0, result.stdout + result.stderr
+    for command in ("data init", "check-data"):
+        assert len(re.findall(rf"^\$ paumer {command} ", result.stdout, re.M)) == 7
+
+
 def rows(text):
     """Numbers of the rows of all tables; titles and empty cells at the end do not count.
 

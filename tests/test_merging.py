@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paumer.merging import Merge, attention_bias, come_apart, match, merge, merged_count
+from paumer.merging import Merge, come_apart, match, merge, merged_count, spread
+from paumer.model.backbone import attention_bias
 
 
 def tokens(batch, n, seed=0, width=6):
@@ -13,11 +14,18 @@ def tokens(batch, n, seed=0, width=6):
     return torch.randn(batch, n, width, generator=rng, dtype=torch.float64)
 
 
+def owner_of(found):
+    """Which of those that stay each patch is part of."""
+    batch, keep = found.kept.shape
+    return spread(torch.arange(keep).expand(batch, -1), found)
+
+
 @given(st.integers(2, 40), st.integers(1, 3), st.floats(0, 0.5), st.integers(0, 9))
 def test_all_patches_are_found_in_what_is_left(n, batch, ratio, seed):
     patches, keep = tokens(batch, n, seed), merged_count(n, ratio)
     assert keep >= n - n // 2
-    kept, owner = match(patches, keep)
+    found = match(patches, keep)
+    kept, owner = found.kept, owner_of(found)
     assert kept.shape == (batch, keep)
     assert torch.equal(kept, kept.sort(1).values)
     for one, into in zip(kept, owner, strict=True):
@@ -33,24 +41,28 @@ def test_those_most_alike_are_merged(n, seed):
     patches = tokens(1, n, seed)
     unit = torch.nn.functional.normalize(patches[0], dim=-1)
     best = (unit[::2] @ unit[1::2].T).max(1).values
-    kept, owner = match(patches, n - 1)
+    found = match(patches, n - 1)
+    kept, owner = found.kept, owner_of(found)
     (gone,) = set(range(n)) - set(kept[0].tolist())
     assert best[gone // 2] == best.max()
     assert unit[gone] @ unit[kept[0, owner[0, gone]]] == pytest.approx(float(best.max()))
 
 
 def test_equals_go_to_the_first():
-    kept, owner = match(torch.ones(1, 6, 3), 4)
-    assert kept.tolist() == [[1, 3, 4, 5]]
-    assert owner.tolist() == [[0, 0, 0, 1, 2, 3]]
+    found = match(torch.ones(1, 6, 3), 4)
+    assert found.kept.tolist() == [[1, 3, 4, 5]]
+    assert found.joining.tolist() == [[0, 2]]
+    assert found.target.tolist() == [[1, 1]]
+    assert owner_of(found).tolist() == [[0, 0, 0, 1, 2, 3]]
 
 
 @given(st.integers(2, 30), st.floats(0, 0.5), st.integers(0, 9))
 def test_what_is_merged_is_the_mean_over_patches(n, ratio, seed):
     patches, keep = tokens(2, n, seed), merged_count(n, ratio)
     sizes = torch.randint(1, 9, (2, n), generator=torch.Generator().manual_seed(seed)).double()
-    _, owner = match(patches, keep)
-    means, together = merge(patches, sizes, owner, keep)
+    found = match(patches, keep)
+    means, together = merge(patches, sizes, found)
+    owner = owner_of(found)
     assert torch.equal(together.sum(1), sizes.sum(1))
     for image in range(2):
         for number in range(keep):
@@ -71,8 +83,7 @@ def test_an_image_does_not_feel_its_companions():
 
 def test_gradients_pass_and_finish():
     patches = tokens(2, 9).requires_grad_()
-    _, owner = match(patches, 6)
-    means, _ = merge(patches, torch.ones(2, 9).double(), owner, 6)
+    means, _ = merge(patches, torch.ones(2, 9).double(), match(patches, 6))
     means.square().sum().backward()
     assert bool((patches.grad != 0).all())
 
@@ -95,10 +106,11 @@ def test_patches_come_apart_to_where_they_went(n, plan, seed):
     for number, (merges, ratio) in enumerate(plan):
         count = active.shape[1]
         counts.append(count)
-        if merges:
+        if merges and count > 1:
             keep = merged_count(count, ratio)
-            kept, owner = match(tokens(batch, count, seed + number), keep)
-            events.append(Merge(1, active, kept, owner))
+            found = match(tokens(batch, count, seed + number), keep)
+            kept, owner = found.kept, owner_of(found)
+            events.append(Merge(1, active, found))
             new = [[[] for _ in range(keep)] for _ in range(batch)]
             for image in range(batch):
                 for i in range(count):

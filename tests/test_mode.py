@@ -219,17 +219,16 @@ class TestErrors:
         with pytest.raises(ValueError, match=f'the criterion "{name}" was removed in 0.2'):
             Mode.parse(f"3:0.4 by={name}")
 
-    def test_what_is_not_a_mode_is_a_type_error(self, unchecked):
-        module = unchecked("paumer.mode")
+    def test_what_is_not_a_mode_is_a_type_error(self):
         for wrong in (3, None, 0.4, ("3:0.4",), b"3:0.4"):
             with pytest.raises(TypeError, match=r"is not a mode: give a Mode or its text, such as"):
-                module.read_mode(wrong)
+                read_mode(wrong)
             with pytest.raises(TypeError, match="is not a mode"):
-                module.read_mode(wrong, {})
+                read_mode(wrong, {})
         with pytest.raises(TypeError, match=r"'3:0\.4' is not a PauseConfig: Mode\.parse"):
-            module.Mode(pause="3:0.4")
+            Mode(pause="3:0.4")
         with pytest.raises(ValueError, match="protect is 'car': give a list of class names"):
-            module.Mode(protect="car")
+            Mode(protect="car")
 
     @pytest.mark.parametrize(
         ("field", "value"),
@@ -244,17 +243,15 @@ class TestErrors:
             ("early_exit", None),
         ],
     )
-    def test_a_value_of_another_type_is_refused_naming_the_field(self, unchecked, field, value):
-        module = unchecked("paumer.mode")
+    def test_a_value_of_another_type_is_refused_naming_the_field(self, field, value):
         message = f"^{field} is {re.escape(repr(value))}: give "
         with pytest.raises((TypeError, ValueError), match=message):
-            module.Mode(pause=module.PAPER_CONFIGS[0], **{field: value})
+            Mode(pause=PAPER_CONFIGS[0], **{field: value})
 
-    def test_numbers_and_truth_values_of_numpy_become_plain_ones(self, unchecked):
-        module = unchecked("paumer.mode")
+    def test_numbers_and_truth_values_of_numpy_become_plain_ones(self):
         given = {"size": np.int64(288), "early_exit": np.bool_(True), "protect": ["b", "a"]}
-        mode = module.Mode(pause=module.PAPER_CONFIGS[0], **given)
-        assert mode == module.Mode.parse("3:0.2 exit protect=a+b size=288")
+        mode = Mode(pause=PAPER_CONFIGS[0], **given)
+        assert mode == Mode.parse("3:0.2 exit protect=a+b size=288")
         assert (type(mode.size), type(mode.early_exit)) == (int, bool)
 
     @pytest.mark.parametrize("name", STUDY_CRITERIA)

@@ -18,6 +18,7 @@ from paumer.pause_config import (
     DEFAULT_RANGES,
     NO_PAUSE,
     PAPER_CONFIGS,
+    MergeConfig,
     PauseConfig,
     Threshold,
     parse_ranges,
@@ -139,15 +140,14 @@ def test_impossible_ratios_are_refused(ratio):
 
 
 @pytest.mark.parametrize("block", [3.0, 3.5, True, "3", None])
-def test_a_block_is_a_whole_number(unchecked, block):
+def test_a_block_is_a_whole_number(block):
     with pytest.raises(TypeError, match=f"^block is {block!r}: give a whole number"):
-        unchecked("paumer.pause_config").PauseConfig(((block, 0.4),))
+        PauseConfig(((block, 0.4),))
 
 
-def test_numbers_of_numpy_become_plain_ones(unchecked):
-    module = unchecked("paumer.pause_config")
-    config = module.PauseConfig(((np.int64(3), np.float32(0.5)),))
-    assert config == module.PauseConfig.parse("3:0.5")
+def test_numbers_of_numpy_become_plain_ones():
+    config = PauseConfig(((np.int64(3), np.float32(0.5)),))
+    assert config == PauseConfig.parse("3:0.5")
     assert [type(value) for value in config.stages[0]] == [int, float]
 
 
@@ -240,6 +240,18 @@ def test_a_draw_is_one_block_of_the_ranges_with_a_ratio_in_its_range(seed, step,
     low, high = ranges[block]
     assert low <= ratio <= high
     assert PauseConfig.draw(seed, step, dict(reversed(ranges.items()))).stages == ((block, ratio),)
+
+
+@given(st.integers(), st.integers(0, 10**9), st.integers(1, 5), st.integers(0, 6))
+def test_a_drawn_merging_has_one_ratio_up_to_a_block(seed, step, first, more):
+    ranges = dict.fromkeys(range(first, first + more + 1), (0.1, 0.3))
+    drawn = MergeConfig.draw(seed, step, ranges)
+    blocks, ratios = zip(*drawn.stages, strict=True)
+    assert blocks == tuple(range(first, blocks[-1] + 1))
+    assert blocks[-1] in ranges
+    assert len(set(ratios)) == 1
+    assert 0.1 <= ratios[0] <= 0.3
+    assert drawn == MergeConfig.draw(seed, step, ranges)
 
 
 def test_draws_are_roughly_uniform_over_blocks_and_ratios():

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paumer import pausing
+from paumer.model.walk import group_by_count
 from paumer.pause_config import Threshold
 
 seeds = st.integers(0, 2**31)
@@ -138,7 +139,7 @@ def test_gradients_flow_to_active_and_to_paused_patches():
 def test_by_threshold_each_image_pauses_what_is_below(seed, batch, patches, below):
     score = coarse_scores(seed, batch, patches)
     seen = []
-    for rows, keep in pausing.group_by_count(score, Threshold(below)):
+    for rows, keep in group_by_count(score, Threshold(below)):
         assert rows is not None
         assert rows.tolist() == sorted(rows.tolist())
         seen += rows.tolist()
@@ -152,22 +153,22 @@ def test_by_threshold_each_image_pauses_what_is_below(seed, batch, patches, belo
 
 def test_images_with_equal_counts_share_a_group():
     score = torch.tensor([[1.0, 9.0], [9.0, 9.0], [9.0, 1.0], [1.0, 1.0]])
-    groups = pausing.group_by_count(score, Threshold(5.0))
+    groups = group_by_count(score, Threshold(5.0))
     assert [(rows.tolist(), keep) for rows, keep in groups] == [([0, 2, 3], 1), ([1], 2)]
 
 
 def test_by_ratio_the_whole_batch_stays_together():
-    assert pausing.group_by_count(torch.zeros(3, 10), 0.25) == [(None, 8)]
+    assert group_by_count(torch.zeros(3, 10), 0.25) == [(None, 8)]
 
 
 def test_a_score_that_is_not_a_number_needs_work():
     score = torch.tensor([[0.1, float("nan"), 0.9, 0.2], [0.1, 0.2, 0.3, 0.4]])
     assert pausing.choose(score, 2).tolist() == [[1, 2], [2, 3]]
-    ((rows, keep),) = pausing.group_by_count(score[:1], Threshold(0.5))
+    ((rows, keep),) = group_by_count(score[:1], Threshold(0.5))
     assert (rows.tolist(), keep) == ([0], 2)
     everything = torch.full((1, 3), float("nan"))
     assert pausing.choose(everything, 2).tolist() == [[0, 1]]
-    assert pausing.group_by_count(everything, Threshold(0.5))[0][1] == 3
+    assert group_by_count(everything, Threshold(0.5))[0][1] == 3
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(3), torch.zeros(1, 2, 3), torch.zeros(1, 3).int()])

@@ -22,10 +22,10 @@ DIALS = ("3:0.2", "3:0.4", "3:0.4,5:0.4", "3:0.4,5:0.4,7:0.4", "3:0.6,5:0.6")
 
 def demo(options: DemoOptions = DemoOptions()) -> None:  # noqa: B008
     """Segment held-out images at several speeds: a trade-off plot, pause images, a report."""
-    from paumer.api import load
     from paumer.data.datasets import open_dataset
     from paumer.data.samples import spread
     from paumer.inference.tiles import Inference
+    from paumer.loaded import load
     from paumer.study.accuracy import evaluate
     from paumer.study.paper_figures import draw_tradeoff
     from paumer.study.speed import SpeedSettings, time_modes

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 from cyclopts.config import Dict
 
 from paumer import __version__
@@ -17,6 +18,7 @@ from paumer.cli.data import check_data, data
 from paumer.cli.demo import demo
 from paumer.cli.export import export
 from paumer.cli.measure import bench, evaluate, sweep, tune
+from paumer.cli.options import TuneOptions
 from paumer.cli.predict import predict
 from paumer.cli.serve import serve
 from paumer.cli.study import study
@@ -154,7 +156,11 @@ _DEFAULTS = TrainOptions()
 
 @app.command
 def train(  # noqa: D417
-    *, config: Path | None = None, resume: Path | None = None, options: TrainOptions = _DEFAULTS
+    *,
+    config: Path | None = None,
+    resume: Path | None = None,
+    tune: Annotated[bool, Parameter(negative=())] = False,
+    options: TrainOptions = _DEFAULTS,
 ) -> None:
     """Train a segmenter once for many modes.
 
@@ -162,6 +168,7 @@ def train(  # noqa: D417
         config: A recipe: a YAML file of the options below, which count where the command line is
             silent.
         resume: A run directory to resume, exactly as if it had not stopped; with --steps to extend.
+        tune: At the end find the operating points accurate, balanced and fast (also with --resume).
     """
     assert config is None  # Taken off by _with_recipe before.
     if resume and replace(options, steps=_DEFAULTS.steps) != _DEFAULTS:
@@ -179,6 +186,20 @@ def train(  # noqa: D417
     except run.StoppedError as error:
         complain(str(error))
         sys.exit(128 + error.number)
+    if not run.is_first():
+        return
     data = run.read_options(directory).data
     say(f"done: {directory}/model is the last model, best/ that of the best validation")
-    say(f"next: paumer tune --model {directory} --data {data} --speed-up 1.5")
+    if tune:
+        _find_points(directory, data)
+    else:
+        say(f"next: paumer tune --model {directory} --data {data} --speed-up 1.5")
+
+
+def _find_points(run: Path, data: str) -> None:
+    """Tune a run for what can always be met: to lose little."""
+    options = TuneOptions(
+        model=str(run), data=data, max_drop=1.0, name="balanced", procedure="filter"
+    )
+    tune(options)
+    say(f"next: paumer predict IMAGES --model {run} --mode balanced --out out/")

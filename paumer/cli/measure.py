@@ -22,7 +22,10 @@ from paumer.training.options import parse_size
 if TYPE_CHECKING:
     from paumer.inference.predictor import Predictor
     from paumer.inference.tiles import Inference
+    from paumer.mode import Mode
+    from paumer.study.accuracy import Tally
     from paumer.study.speed import SpeedReport
+    from paumer.study.tuning import Tuned
 
 
 def evaluate(options: EvaluateOptions = EvaluateOptions()) -> None:  # noqa: B008
@@ -32,13 +35,15 @@ def evaluate(options: EvaluateOptions = EvaluateOptions()) -> None:  # noqa: B00
     """
     from paumer import api
     from paumer.data.datasets import open_dataset
+    from paumer.data.groups import group_images
     from paumer.data.samples import spread
     from paumer.inference.tiles import Inference
+    from paumer.loaded import load
     from paumer.study.uncertainty import block_rows, study_blocks
 
     set_threads(options.threads)
     dataset = open_dataset(options.data, options.split)
-    predictor = api.load(options.model, options.device)
+    predictor = load(options.model, options.device)
     with progress_bar("counting") as update:
         given = {"model": predictor, "data": dataset, "inference": call(Inference, options)}
         tallies = call(api.evaluate, options, progress=update, **given)
@@ -51,6 +56,8 @@ def evaluate(options: EvaluateOptions = EvaluateOptions()) -> None:  # noqa: B00
     _print_accuracy(rows)
     _say_size(predictor, dataset[0].image.shape, call(Inference, options))
     values: dict[str, Any] = {"model": options.model, "evaluations": rows}
+    if options.groups is not None:
+        values["groups"] = _print_groups(tallies, group_images(dataset, options.groups))
     if options.blocks:
         with progress_bar("auxiliary head") as update:
             indices = spread(len(dataset), options.limit)
@@ -86,12 +93,16 @@ def tune(options: TuneOptions) -> None:
     """Find the best mode for a budget and keep it as an operating point of the model."""
     from paumer import api
     from paumer.study.speed import SpeedSettings
+    from paumer.study.tradeoff import Budget
     from paumer.study.tuning import TuneSettings, copy_path
 
+    call(Budget, options)  # What is wrong with it comes before all else.
     set_threads(options.threads)
     settings = TuneSettings(
         procedure=options.procedure,
         most=options.most,
+        groups=options.groups,
+        shifts=options.shifts,
         timed_batch=options.batch,
         speed=call(SpeedSettings, options),
     )
@@ -100,6 +111,7 @@ def tune(options: TuneOptions) -> None:
     with step_progress() as update:
         tuned = call(api.tune, options, settings=settings, progress=update)
     print_measurements(tuned.points)
+    _print_losses(tuned)
     where = f"{options.model}" if copy is None else f"./{copy}, a copy of {options.model}"
     say(f"wrote {len(tuned.points)} operating points to {where}")
     if not tuned.met:
@@ -154,6 +166,33 @@ def _print_accuracy(rows: Sequence[dict[str, Any]]) -> None:
     more = f" (the first {len(shown)} of {len(rows)})" if len(rows) > len(shown) else ""
     classes = [(n, *(_percent(row["iou"][n]) for row in shown)) for n in rows[0]["iou"]]
     print_table([f"IoU, %{more}", *(row["mode"] for row in shown)], classes)
+
+
+def _print_groups(
+    tallies: "Mapping[Mode, Tally]", groups: Mapping[str, Sequence[int]]
+) -> dict[str, dict[str, object]]:
+    """The mIoU of each group of images in each mode, printed and as JSON values."""
+    found: dict[str, dict[str, object]] = {}
+    rows = []
+    for name, indices in groups.items():
+        parts = {str(mode): tally.of_images(indices) for mode, tally in tallies.items()}
+        images = len(next(iter(parts.values())).images)
+        if images:
+            found[name] = {mode: {**part.summary()} for mode, part in parts.items()}
+            rows.append((name, str(images), *(_percent(part.miou) for part in parts.values())))
+    print_table(("mIoU by group, %", "images", *map(str, tallies)), rows)
+    return found
+
+
+def _print_losses(tuned: "Tuned") -> None:
+    """What each operating point loses against no pausing under each condition, in points."""
+    conditions = tuned.losses.get(tuned.choice.mode, {})
+    if conditions:
+        rows = [
+            (name, *(f"{100 * tuned.losses[point.mode][one]:.2f}" for one in conditions))
+            for name, point in tuned.points.items()
+        ]
+        print_table(("points of mIoU lost", *conditions), rows)
 
 
 def _say_size(predictor: "Predictor", shape: tuple[int, ...], inference: "Inference") -> None:

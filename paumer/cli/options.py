@@ -32,7 +32,7 @@ class ModelOptions:
     """Which model."""
 
     model: Annotated[str, MODEL] = DEFAULT_MODEL
-    """A model directory, a training run, a built-in name or a hub id."""
+    """A model directory, a training run, an exported file, a built-in name or a hub id."""
 
 
 @options
@@ -175,6 +175,9 @@ class EvaluateOptions(ModelOptions, CountOptions, TilingOptions, MachineOptions)
     or paper for the 13 of the paper's table. by=random pauses at random, by=oracle by the truth."""
     by_size: Annotated[bool, RESULT] = False
     """Also IoU by object size: regions below 0.1%, up to 1%, and above 1% of the image."""
+    groups: Annotated[str | None, RESULT] = None
+    """Also mIoU by group, such as a drive or a site: a regular expression that finds the group in a
+    file's name (its first bracket, or all of it), or folder for the name of the folder."""
     blocks: Annotated[bool, RESULT] = False
     """Also accuracy and mIoU of the auxiliary head after every block, without pausing."""
     json: Annotated[Path | None, RESULT] = None
@@ -219,11 +222,18 @@ class TuneOptions(CountOptions, MachineOptions):
     """Count on this many images only, spread over the split."""
     mode: Annotated[str, MODE] = "auto"
     """What is searched through: auto stands for the stages, as in "auto exit by=neighbours"."""
-    procedure: Annotated[Literal["filter", "layers"] | None, MODE] = None
-    """filter (time many, evaluate those fast enough) or layers (block by block); default: filter
-    for a budget of time, layers for one of accuracy."""
+    procedure: Annotated[Literal["filter", "layers", "dial"] | None, MODE] = None
+    """filter (time many, evaluate those fast enough), layers (block by block) or dial (sizes,
+    mergings, pauses and exits together); default: filter for a budget of time, layers for one of
+    accuracy."""
     most: Annotated[int, MODE] = 60
-    """Modes that filter evaluates."""
+    """Modes that filter and dial evaluate."""
+    groups: Annotated[str | None, DATA] = None
+    """Choose by the worst group of images, such as a drive or a site: a regular expression that
+    finds the group in a file's name, or folder."""
+    shifts: Annotated[int, DATA] = 20
+    """Choose by the worst of darker, noisier, blurred and compressed copies of so many images; 0
+    for none."""
     batch: Annotated[int, MACHINE] = 1
     """Images per batch when speed is measured."""
     rounds: Annotated[int, MACHINE] = 15
@@ -239,16 +249,27 @@ class ExportOptions(ModelOptions):
     out: Annotated[Path, RESULT]
     """File to write, such as model.onnx; it must not exist."""
     format: Annotated[Literal["onnx", "onnx-int8", "openvino", "program"], RESULT] = "onnx"
-    """onnx; onnx-int8 (8-bit weights, for ONNX Runtime alone); openvino (the same file as onnx,
-    verified in OpenVINO); program (torch.export, .pt2)."""
-    mode: Annotated[str | None, MODE] = None
-    """A mode or an operating point. Without it, one file for all ratios after blocks 3, 5 and 7."""
-    dial: Annotated[bool, MODE] = False
-    """Leave the ratios of the mode's stages free: they become an input of the file."""
+    """onnx; onnx-int8 (8-bit weights, for ONNX Runtime alone); openvino (the same, run and verified
+    in OpenVINO); program (torch.export, .pt2)."""
+    mode: Annotated[str, MODE] = "none"
+    """The mode in which the file runs where its inputs say nothing else: one or an operating point.
+    A mode that merges is the only one of its file."""
+    output: Annotated[Literal["labels", "logits", "probabilities"], RESULT] = "labels"
+    """What the file gives of each pixel to other programs."""
+    pixels: Annotated[Literal["uint8", "normalised"], RESULT] = "uint8"
+    """What other programs give to the file: RGB bytes, or numbers normalised as in training."""
     input: Annotated[str | None, MODE] = None
-    """Input shape: a side, or WIDTHxHEIGHT (default: the model's)."""
+    """Fix the input shape and the mode, for runtimes that need it: a side, or WIDTHxHEIGHT."""
     images: Annotated[Path | None, DATA] = None
-    """A folder of images to verify it on (default: synthetic scenes)."""
+    """A folder of images to verify it on (default: the sample set and synthetic scenes)."""
+    data: Annotated[str | None, DATA] = None
+    """Labelled images that say what 8 bits cost: camvid:DIR, a data.yaml and so on."""
+    split: Annotated[Split, DATA] = "val"
+    """Images to count on."""
+    limit: Annotated[int | None, DATA] = 100
+    """Count on this many images only, spread over the split."""
+    max_drop: Annotated[float, RESULT] = 0.5
+    """Refuse 8 bits that lose more than so many points of mIoU in any operating point."""
 
 
 @options

@@ -7,7 +7,7 @@ from paumer.cli.console import above_zero, call, complain, progress_bar, say, se
 from paumer.cli.options import PredictOptions
 
 if TYPE_CHECKING:
-    from paumer.inference.governor import Governor
+    from paumer.inference.governor import Pace
     from paumer.inference.jobs import Job, Outcome
     from paumer.inference.predictor import Predictor
     from paumer.inference.sources import Source
@@ -61,9 +61,9 @@ def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None: 
 def _job(options: PredictOptions, has_video: bool, part: int | None) -> "Job":
     import torch
 
-    from paumer.api import load
     from paumer.inference.jobs import Job
     from paumer.inference.tiles import Inference
+    from paumer.loaded import load
 
     threads = options.threads
     governed = options.target_fps is not None or options.latency_ms is not None
@@ -71,9 +71,9 @@ def _job(options: PredictOptions, has_video: bool, part: int | None) -> "Job":
         threads = max(1, torch.get_num_threads() - 1)  # A core reads and writes the frames.
     set_threads(threads)
     predictor = load(options.model, options.device, options.engine, threads)
-    how, governor = call(Inference, options), _governor(predictor, options)
+    how, pace = call(Inference, options), _pace(predictor, options)
     mode, out, kinds = predictor.mode(options.mode), options.out, options.save
-    return Job(predictor, mode, out, how, kinds, governor, options.isolate, part)
+    return Job(predictor, mode, out, how, kinds, pace, options.isolate, part)
 
 
 def _video(job: "Job", source: "Source") -> None:
@@ -98,8 +98,8 @@ def _report(job: "Job", outcome: "Outcome", count: int, options: PredictOptions)
     if not outcome.written:
         return
     mode, point = f'mode "{job.mode}"', job.predictor.points.get(options.mode)
-    if job.governor:
-        mode = f"modes of {len(job.governor.rungs)} operating points"
+    if job.pace:
+        mode = f"modes of {len(job.pace.rungs)} operating points"
     elif point and point.miou is not None:
         on = f" on {point.data}" if point.data else ""
         mode = f'{mode} ("{options.mode}": mIoU {100 * point.miou:.1f}%{on})'
@@ -117,8 +117,8 @@ def _sizes(outcome: "Outcome") -> str:
     return f"run at {first}" if first == last else f"run at {first} to {last}"
 
 
-def _governor(predictor: "Predictor", options: PredictOptions) -> "Governor | None":
-    """A governor over the model's operating points, if a rate or a latency is asked for."""
+def _pace(predictor: "Predictor", options: PredictOptions) -> "Pace | None":
+    """The pace over the model's operating points, if a rate or a latency is asked for."""
     rate, limit = options.target_fps, options.latency_ms
     if rate is None and limit is None:
         if options.min_miou is not None:
@@ -128,20 +128,20 @@ def _governor(predictor: "Predictor", options: PredictOptions) -> "Governor | No
         raise ValueError("--target-fps and --latency-ms say the same: give one of them")
     if options.mode != "none":
         raise ValueError("--mode fixes what --target-fps and --latency-ms would move: give one")
-    from paumer.inference.governor import Governor, ladder
+    from paumer.inference.governor import Pace, ladder
 
     floor = None if options.min_miou is None else options.min_miou / 100
     if rate is not None:
         asked = 1 / above_zero(rate, "target-fps")
     else:
         asked = above_zero(limit or 0.0, "latency-ms") / 1000
-    return Governor(ladder(list(predictor.points.values()), floor), asked, dwell=1.0)
+    return Pace(ladder(list(predictor.points.values()), floor), asked)
 
 
 def _report_late(job: "Job", outcome: "Outcome", what: str) -> None:
-    if job.governor and outcome.written:
+    if job.pace and outcome.written:
         say(
             f"{outcome.late} {what} were late ({outcome.late / outcome.written:.1%}, "
-            f"at a target of {1000 * job.governor.target:.0f} ms); "
-            f"{job.governor.changes} changes of operating point"
+            f"at a target of {1000 * job.pace.target:.0f} ms); "
+            f"{job.pace.governor.changes} changes of operating point"
         )

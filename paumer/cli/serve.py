@@ -13,7 +13,7 @@ def serve(options: ServeOptions = ServeOptions()) -> None:  # noqa: B008
         from paumer.serve import guard, http, process
     except ImportError as error:
         raise ImportError(f"serving needs more ({error}): pip install 'paumer[serve]'") from error
-    from paumer.api import load
+    from paumer.loaded import load
     from paumer.serve.service import Service
 
     set_threads(options.threads)

@@ -34,8 +34,8 @@ def method(image: Image, /, options: MethodOptions = MethodOptions()) -> None:  
     """The method on an image: entropy, what pauses after each block, the result."""
     import numpy as np
 
-    from paumer.api import load
     from paumer.data.images import read_image
+    from paumer.loaded import load
     from paumer.study.illustration import illustrate
     from paumer.study.paper_figures import draw_method
 
@@ -123,9 +123,9 @@ def compare(  # noqa: D417
 @study.command
 def entropy(options: EntropyOptions = EntropyOptions()) -> None:  # noqa: B008
     """Entropies of right and wrong patches after every second block, together and by class."""
-    from paumer.api import load
     from paumer.data.datasets import open_dataset
     from paumer.data.samples import spread
+    from paumer.loaded import load
     from paumer.study.paper_figures import draw_class_entropies, draw_entropies
     from paumer.study.uncertainty import block_rows, entropy_rows, read_heads, study_blocks
 
@@ -153,7 +153,7 @@ def blocks(options: BlocksOptions = BlocksOptions()) -> None:  # noqa: B008
     """Throughput against the number of pausing blocks, over all choices of blocks (predicted)."""
     import torch
 
-    from paumer.api import load
+    from paumer.loaded import load
     from paumer.model.build import build_model
     from paumer.model.pretrained import pick_device
     from paumer.study.cost import cached_cost, predict_speed
@@ -162,7 +162,7 @@ def blocks(options: BlocksOptions = BlocksOptions()) -> None:  # noqa: B008
     from paumer.study.speed import SpeedSettings, in_words
 
     where, model = pick_device(options.device), options.model
-    network = load(model, where).network if model else build_model(options.backbone).to(where)
+    network = load(model, where).weights() if model else build_model(options.backbone).to(where)
     width, height = parse_size(options.input)
     images = torch.randn(at_least_one(options.batch, "batch"), 3, height, width, device=where)
     settings = SpeedSettings(threads=options.threads)

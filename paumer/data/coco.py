@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paumer.data.class_plan import is_id
-from paumer.data.folders import FolderDataset, Pair, Size, SizeError, Value
+from paumer.data.folders import FolderDataset, Size, SizeError, Value
 from paumer.data.listing import Images, without_suffix
 from paumer.data.polygons import Shape, draw, read_runs
 from paumer.data.samples import Problem
@@ -79,18 +79,6 @@ def pair_images(
             text = f'the image "{path}" of "{annotations.file}" is missing'
             problems.append(Problem(str(path), "missing image", text))
     return images, entries, tuple(problems)
-
-
-def as_pairs(images: Images, file: Path) -> tuple[tuple[Pair, ...], tuple[Problem, ...]]:
-    """A pair of each image and the annotation file."""
-    pairs, problems = [], []
-    for name, paths in images.items():
-        if len(paths) > 1:
-            text = f'"{paths[0]}" and "{paths[1]}" are images of the same name: keep one'
-            problems.append(Problem(str(paths[1]), "duplicate", text))
-        else:
-            pairs.append(Pair(name, paths[0], file))
-    return tuple(pairs), tuple(problems)
 
 
 @lru_cache(maxsize=1)  # The splits of a data set may be lists over one large file.

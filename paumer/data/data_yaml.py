@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paumer.data.class_plan import Plan, check_keys, read_classes, wrong
-from paumer.data.coco import CocoDataset, as_pairs, pair_images, read_annotations
-from paumer.data.folders import FolderDataset, subfolder
+from paumer.data.coco import CocoDataset, pair_images, read_annotations
+from paumer.data.folders import FolderDataset, pair_files, subfolder
 from paumer.data.hub import HubDataset, open_table
 from paumer.data.listing import Images, choose, find, list_pairs, pair_masks
 from paumer.data.samples import SPLITS, Problem
-from paumer.data.yolo import YoloDataset, labels_beside, pair_labels, pair_listed
+from paumer.data.yolo import YoloDataset, label_file, labels_beside, pair_labels
 from paumer.untrusted import shorten
 from paumer.yaml_file import read_yaml
 
@@ -133,7 +133,8 @@ def _open_list(part: _Split) -> FolderDataset:
 def _open_labels(part: _Split) -> FolderDataset:
     class_set, code = read_classes(part.plan, drawn=True)
     if part.paths["images"].endswith(".txt"):  # A list of files, as YOLO may have it.
-        pairs, problems = pair_listed(part.base / part.paths["images"])
+        file = part.base / part.paths["images"]
+        pairs, problems = list_pairs(file.parent, file, label_file)
     else:
         images, missing = part.images()
         where = images, part.base, part.paths["labels"], part.why("labels")
@@ -149,7 +150,7 @@ def _open_coco(part: _Split) -> FolderDataset:
     images, entries, missing = pair_images(annotations, folder)
     if part.listed:
         images, missing = choose(images, part.base / part.paths["list"])
-    pairs, problems = as_pairs(images, annotations.file)
+    pairs, problems = pair_files(images, {name: [annotations.file] for name in images})
     labels = tuple(entries[pair.name] for pair in pairs)
     return CocoDataset(part.title, part.name, class_set, code, pairs, missing + problems, labels)
 

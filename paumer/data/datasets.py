@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch.utils.data import Dataset as TorchDataset
+
 from paumer.classes import ADE20K, CAMVID, CITYSCAPES, CITYSCAPES_TRAIN_IDS, IGNORE, ClassSet
 from paumer.data.data_yaml import open_yaml, yaml_splits
 from paumer.data.folders import Code, FolderDataset, find_images, near, pair_files, subfolder
@@ -83,7 +85,7 @@ _LAYOUTS = {
 """The layouts by the word before the colon in `camvid:DIR`."""
 
 
-class SceneDataset:
+class SceneDataset(TorchDataset[Sample]):
     """Procedural street scenes with the labels of CamVid: the same ones at every call."""
 
     class_set = CAMVID
@@ -107,7 +109,7 @@ class SceneDataset:
         """None: scenes lie in no file."""
 
 
-class JoinedDataset:
+class JoinedDataset(TorchDataset[Sample]):
     """Several data sets of the same classes, one after the other."""
 
     def __init__(self, parts: Sequence[Dataset]) -> None:
@@ -268,7 +270,9 @@ def published_plan(folder: Path) -> tuple[str, dict[str, Any]] | None:
                 plan[split]["list"] = lists[split]
         names = zip(class_set.names, map(list, class_set.colours), strict=True)
         labels = {value: label for value, label in meaning.items() if label != IGNORE}
-        plan |= {"classes": dict(names), "map": labels}
+        plan["classes"] = dict(names)
+        if any(value != label for value, label in labels.items()):
+            plan["map"] = labels
         plan["ignore"] = [value for value, label in meaning.items() if label == IGNORE]
         return title, plan
     return None

@@ -12,11 +12,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch.utils.data import Dataset as TorchDataset
 
-from paumer.classes import ClassSet, Colour
+from paumer.classes import ClassSet, Colour, Pixels
 from paumer.data.images import SUFFIXES, read_image, read_labels
 from paumer.data.samples import Problem, Sample
-from paumer.drawing import Picture
 
 Value = int | Colour
 Size = tuple[int, int]
@@ -48,7 +48,7 @@ class Pair:
 
 
 @dataclass(eq=False)
-class FolderDataset:
+class FolderDataset(TorchDataset[Sample]):
     """Images and masks on disk. Reading a bad one is a ValueError that names the file."""
 
     name: str
@@ -84,18 +84,22 @@ class FolderDataset:
 
     def files(self, index: int) -> tuple[Path, Path] | None:
         """The files of an image and of its mask; None where they lie in a table."""
-        return self.pairs[index].image, self.pairs[index].mask
+        return self.where(index)
 
-    def read_image(self, index: int) -> Picture:
+    def content(self, index: int, labels: bool) -> Path | bytes:
+        """The file of an image, or of its labels, or what would be in it."""
+        return self.pairs[index].mask if labels else self.pairs[index].image
+
+    def read_image(self, index: int) -> Pixels:
         """An image alone."""
-        return read_image(self.pairs[index].image)
+        return read_image(self.content(index, labels=False))
 
     def read_mask(self, index: int, size: Size) -> tuple[NDArray[np.uint8], dict[Value, int]]:
         """The labels of an image, and the values of its mask that stand for no class.
 
         `size` is the image's height and width, which outlines are drawn in.
         """
-        return self.code.read(read_labels(self.pairs[index].mask, self.code.rgb))
+        return self.code.read(read_labels(self.content(index, labels=True), self.code.rgb))
 
 
 class Code:
@@ -162,7 +166,7 @@ def _pack(red: Any, green: Any, blue: Any) -> Any:
     return (red << 16) | (green << 8) | blue
 
 
-def size_message(image_file: Path, image: Picture, mask_file: Path, labels: Picture) -> str:
+def size_message(image_file: Path, image: Pixels, mask_file: Path, labels: Pixels) -> str:
     """A sentence on a mask that does not have the size of its image."""
     return (
         f'the mask "{mask_file}" is {labels.shape[1]}x{labels.shape[0]}, but its image '

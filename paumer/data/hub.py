@@ -4,12 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from paumer.data.folders import FolderDataset, Size, Value, near
-from paumer.data.images import read_image, read_labels
-from paumer.drawing import Picture
+from paumer.data.folders import FolderDataset, near
 
 _OTHER_NAMES = {"val": ("validation", "valid"), "train": ("training",), "test": ("testing",)}
 
@@ -37,24 +32,15 @@ class HubDataset(FolderDataset):
     def files(self, index: int) -> None:
         """None: rows are not files."""
 
-    def read_image(self, index: int) -> Picture:
-        """An image alone."""
-        return read_image(self._content(index, 0))
-
-    def read_mask(self, index: int, size: Size) -> tuple[NDArray[np.uint8], dict[Value, int]]:
-        """The labels of an image, and the values of its mask that stand for no class."""
-        return self.code.read(read_labels(self._content(index, 1), self.code.rgb))
-
-    def _content(self, index: int, column: int) -> bytes | Path:
+    def content(self, index: int, labels: bool) -> Path | bytes:
         """What is in the image file that a row has in a column, or where it lies."""
-        name = self.columns[column]
-        cell = self.tables[column][index][name]
+        cell = self.tables[labels][index][self.columns[labels]]
         cell = cell if isinstance(cell, dict) else {"bytes": cell}
         if isinstance(cell.get("bytes"), bytes):
             return bytes(cell["bytes"])
         if isinstance(cell.get("path"), str):
             return Path(cell["path"])
-        raise ValueError(f'"{self.where(index)[column]}" holds no image')
+        raise ValueError(f'"{self.where(index)[labels]}" holds no image')
 
 
 def open_table(folder: Path, split: str, columns: tuple[str, str]) -> tuple[Any, Any]:

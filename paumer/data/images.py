@@ -20,7 +20,7 @@ from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from paumer.drawing import Picture
+from paumer.classes import Pixels
 
 PIXEL_LIMIT = 8192 * 8192 * 2
 SIDE_LIMIT = 2**16
@@ -65,17 +65,17 @@ class TooLargeError(ValueError):
 
 def read_image(
     source: str | Path | bytes, most: int = PIXEL_LIMIT, longest: int = SIDE_LIMIT
-) -> Picture:
+) -> Pixels:
     """The image as uint8 RGB (h w 3), upright; of a moving image the first frame.
 
     Alpha is dropped, 16 bits become 8. A file that is not an image, is damaged, is a bomb, has more
     than ``most`` pixels or a side above ``longest`` is a ValueError that names it. Bytes are the
     content of a file.
     """
-    return _to_rgb(_upright(_load(source, (most, longest), SUSPICIOUS)[0]), _name(source))
+    return _to_rgb(_upright(_load(source, (most, longest), SUSPICIOUS)[0]), source_name(source))
 
 
-def read_folder(folder: Path, most: int) -> list[Picture]:
+def read_folder(folder: Path, most: int) -> list[Pixels]:
     """The first images of a folder, of which there must be some."""
     files = sorted(path for path in folder.glob("*") if path.suffix.lower() in SUFFIXES)[:most]
     if not files:
@@ -90,7 +90,7 @@ def read_labels(source: str | Path | bytes, rgb: bool = False) -> NDArray[np.int
     classes, and comes as uint8 (h w 3).
     """
     image, step = _load(source)
-    name = _name(source)
+    name = source_name(source)
     if image.format == "JPEG":
         raise ValueError(
             f'cannot use "{name}" as a mask: JPEG changes the values it stores. Save masks as PNG'
@@ -109,7 +109,8 @@ def read_labels(source: str | Path | bytes, rgb: bool = False) -> NDArray[np.int
     )
 
 
-def _name(source: str | Path | bytes) -> str:
+def source_name(source: str | Path | bytes) -> str:
+    """What messages call the source of an image."""
     return "given bytes" if isinstance(source, bytes) else str(source)
 
 
@@ -119,7 +120,7 @@ def _load(
     suspicious: tuple[int, int] | None = None,
 ) -> tuple[Image.Image, int]:
     """The decoded image in the mode it was stored in, and what `_grey_step` says of it."""
-    name = _name(source)
+    name = source_name(source)
     try:
         with BytesIO(source) if isinstance(source, bytes) else open_file(source) as file:
             return _decode(file, name, limits, suspicious)
@@ -272,7 +273,7 @@ def _upright(image: Image.Image) -> Image.Image:
     return image if turn is None else image.transpose(turn)
 
 
-def _to_rgb(image: Image.Image, name: str) -> Picture:
+def _to_rgb(image: Image.Image, name: str) -> Pixels:
     if image.mode in _WIDE:
         grey = np.asarray(image).astype(np.int64)
         if not 0 <= grey.min() <= grey.max() <= 65535:

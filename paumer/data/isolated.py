@@ -14,16 +14,19 @@ import sys
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from threading import Lock
+from time import process_time
 from typing import NoReturn
 
 import numpy as np
 
-from paumer.data.images import TooLargeError, UnknownKindError, read_image
-from paumer.drawing import Picture
+from paumer.classes import Pixels
+from paumer.data.images import TooLargeError, UnknownKindError, read_image, source_name
 
 _TASK = struct.Struct("<ddqqqi")
-_ANSWER = struct.Struct("<BII")
-_ERRORS: tuple[type[ValueError], ...] = (ValueError, TooLargeError, UnknownKindError)
+_ANSWER = struct.Struct("<BIId")
+_CONTENT, _PATH = b"c", b"p"
+_ERRORS: tuple[type[Exception], ...]
+_ERRORS = (ValueError, TooLargeError, UnknownKindError, FileNotFoundError)
 _CHUNK = 2**20
 _HAS_FORK = hasattr(os, "fork") and hasattr(socket, "send_fds")
 
@@ -49,9 +52,13 @@ class DecodingLimits:
 
 
 class Decoder:
-    """Decodes images in processes, from any number of threads at a time."""
+    """Decodes images in processes, from any number of threads at a time.
+
+    ``seconds`` is the CPU time that all of them took; one that was ended counts as its limit.
+    """
 
     def __init__(self) -> None:
+        self.seconds = 0.0
         self._lock = Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -62,22 +69,45 @@ class Decoder:
             with self._lock:
                 self._started()
 
-    def read(self, content: bytes, limits: DecodingLimits) -> Picture:
-        """The image in a file's content, as `read_image` gives it, or why it is none."""
+    def read(self, source: Path | bytes, limits: DecodingLimits) -> Pixels:
+        """The image in a file or its content, as `read_image` gives it, or why it is none."""
         if not _HAS_FORK:
-            return read_image(content, limits.pixels, limits.longest)
+            return read_image(source, limits.pixels, limits.longest)
         for _ in range(2):
             try:
                 with self._connect(limits) as line:
-                    return _ask(line, content, limits)
+                    return self._ask(line, source, limits)
             except (ConnectionError, TimeoutError):
                 if self._lives():
+                    self._count(limits.seconds)
                     seconds = min(limits.seconds, limits.clock)
                     raise DecodingLimitError(
-                        f"decoding it takes more than {seconds:g} s or more than "
-                        f"{limits.bytes / 2**20:g} MB: save it as an ordinary PNG or JPEG"
+                        f'cannot read "{source_name(source)}": decoding it takes more than '
+                        f"{seconds:g} s or more than {limits.bytes / 2**20:g} MB: save it as an "
+                        f"ordinary PNG or JPEG"
                     ) from None
         raise RuntimeError("the process that decodes images ends as soon as it starts")
+
+    def _ask(self, line: socket.socket, source: Path | bytes, limits: DecodingLimits) -> Pixels:
+        """What a child answers; a ConnectionError if it was ended before it could."""
+        line.settimeout(limits.clock + 1)
+        parts = (_CONTENT, source) if isinstance(source, bytes) else (_PATH, os.fsencode(source))
+        for part in parts:
+            line.sendall(part)
+        line.shutdown(socket.SHUT_WR)
+        kind, first, second, seconds = _ANSWER.unpack(_receive(line, _ANSWER.size))
+        self._count(seconds)
+        if kind:
+            text = bytes(_receive(line, min(first, 2**16))).decode(errors="replace")
+            raise _ERRORS[min(kind, len(_ERRORS)) - 1](text)
+        if first * second > limits.pixels:
+            raise ConnectionError
+        pixels = np.frombuffer(_receive(line, 3 * first * second), np.uint8)
+        return pixels.reshape(first, second, 3)
+
+    def _count(self, seconds: float) -> None:
+        with self._lock:
+            self.seconds += seconds
 
     def _connect(self, limits: DecodingLimits) -> socket.socket:
         """A line to a new child."""
@@ -125,21 +155,6 @@ class Decoder:
             self._stop()
 
 
-def _ask(line: socket.socket, content: bytes, limits: DecodingLimits) -> Picture:
-    """What a child answers; a ConnectionError if it was ended before it could."""
-    line.settimeout(limits.clock + 1)
-    line.sendall(content)
-    line.shutdown(socket.SHUT_WR)
-    kind, first, second = _ANSWER.unpack(_receive(line, _ANSWER.size))
-    if kind:
-        text = bytes(_receive(line, min(first, 2**16))).decode(errors="replace")
-        raise _ERRORS[min(kind, len(_ERRORS)) - 1](text)
-    if first * second > limits.pixels:
-        raise ConnectionError
-    pixels = np.frombuffer(_receive(line, 3 * first * second), np.uint8)
-    return pixels.reshape(first, second, 3)
-
-
 def _receive(line: socket.socket, size: int) -> bytearray:
     """So many bytes; a ConnectionError if the other side ends before."""
     content = bytearray(size)
@@ -172,12 +187,13 @@ def _serve(handle: int) -> None:
 
 
 def _decode(handle: int, limits: DecodingLimits) -> NoReturn:
-    """Read a file's content, answer with its image, and end."""
+    """Read a file's content or its path, answer with its image, and end."""
     try:
         with socket.socket(fileno=handle) as line:
             _limit(limits)
-            parts = iter(lambda: line.recv(_CHUNK), b"")
-            line.sendall(_answer(b"".join(parts), limits))
+            kind, content = line.recv(1), b"".join(iter(lambda: line.recv(_CHUNK), b""))
+            source = Path(os.fsdecode(content)) if kind == _PATH else content
+            line.sendall(_answer(source, limits))
             line.shutdown(socket.SHUT_RDWR)
     finally:
         os._exit(0)
@@ -208,16 +224,16 @@ def _virtual_bytes() -> int:
         return 2**30
 
 
-def _answer(content: bytes, limits: DecodingLimits) -> bytes:
+def _answer(source: Path | bytes, limits: DecodingLimits) -> bytes:
     try:
-        image = read_image(content, limits.pixels, limits.longest)
+        image = read_image(source, limits.pixels, limits.longest)
     except MemoryError:
         return b""
-    except ValueError as error:
-        text = str(error).encode()[: 2**12]
+    except (ValueError, FileNotFoundError) as error:
+        text = str(error).encode(errors="replace")[: 2**12]
         kind = _ERRORS.index(type(error)) if type(error) in _ERRORS else 0
-        return _ANSWER.pack(kind + 1, len(text), 0) + text
-    return _ANSWER.pack(0, *image.shape[:2]) + image.tobytes()
+        return _ANSWER.pack(kind + 1, len(text), 0, process_time()) + text
+    return _ANSWER.pack(0, *image.shape[:2], process_time()) + image.tobytes()
 
 
 if __name__ == "__main__":

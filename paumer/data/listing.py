@@ -7,6 +7,7 @@ folders above it. Where images are looked for it also says which part of a name 
 import glob
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from paumer.data.folders import Pair, find_images, pair_files, subfolder
@@ -99,11 +100,17 @@ def choose(images: Images, file: Path) -> tuple[Images, tuple[Problem, ...]]:
     return chosen, tuple(problems)
 
 
-def list_pairs(base: Path, file: Path) -> Pairs:
-    """The pairs of a list whose lines are an image and its mask, separated by blanks or a tab."""
+def list_pairs(base: Path, file: Path, beside: Callable[[str], str] | None = None) -> Pairs:
+    """The pairs of a list whose lines are an image and its mask, separated by blanks or a tab.
+
+    Where `beside` says where the labels of an image lie, a line is an image alone, and labels need
+    not exist.
+    """
     pairs, problems = [], []
     for line in read_list(file):
         columns = line.split("\t") if "\t" in line else line.rsplit(maxsplit=1)
+        if beside:
+            columns = [line, beside(line)]
         if len(columns) != 2:
             raise ValueError(
                 f'"{line[:200]}" of the list "{file}" is not an image and a mask: give images and '
@@ -113,7 +120,7 @@ def list_pairs(base: Path, file: Path) -> Pairs:
         if not image.is_file():
             text = f'the image "{image}" of the list "{file}" is missing'
             problems.append(Problem(str(image), "missing image", text))
-        elif not mask.is_file():
+        elif not (beside or mask.is_file()):
             text = f'the mask "{mask}" of the list "{file}" is missing'
             problems.append(Problem(str(image), "missing mask", text))
         else:

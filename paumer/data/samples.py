@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,11 @@ class Problem:
     message: str
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """A uint8 RGB image (h w 3) and its uint8 labels (h w), 255 where there is none."""
+class Sample(NamedTuple):
+    """A uint8 RGB image (h w 3) and its uint8 labels (h w), 255 where there is none.
+
+    torch's DataLoader makes one of several, where all images have one size.
+    """
 
     name: str
     image: NDArray[np.uint8]
@@ -36,7 +38,7 @@ class Sample:
 
 @runtime_checkable
 class Dataset(Protocol):
-    """What every data set offers; torch's DataLoader takes it as it is.
+    """What every data set offers; ours are also `torch.utils.data.Dataset`.
 
     `problems` is what was wrong with single files when the folders were listed: it is empty for
     a data set that `open_dataset` gave.

@@ -11,11 +11,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from paumer.data.folders import FolderDataset, Pair, Size, Value, pair_files, subfolder
+from paumer.data.folders import FolderDataset, Size, Value, pair_files, subfolder
 from paumer.data.images import open_file
-from paumer.data.listing import Images, Pairs, read_list, without_suffix
+from paumer.data.listing import Images, Pairs, without_suffix
 from paumer.data.polygons import Shape, draw
-from paumer.data.samples import Problem
 
 _LONGEST_FILE = 2**24
 _TOLERANCE = 0.01
@@ -45,18 +44,9 @@ def pair_labels(images: Images, base: Path, labels: str, why: str, listed: bool)
     return pair_files(images, masks if listed else files | masks)
 
 
-def pair_listed(file: Path) -> Pairs:
-    """The pairs of a list of image files, whose labels lie beside them."""
-    pairs, problems = [], []
-    for line in read_list(file):
-        image = file.parent / line
-        if image.is_file():
-            mask = file.parent / labels_beside(f"{without_suffix(line)}.txt")
-            pairs.append(Pair(without_suffix(line), image, mask))
-        else:
-            text = f'the image "{image}" of the list "{file}" is missing'
-            problems.append(Problem(str(image), "missing image", text))
-    return tuple(pairs), tuple(problems)
+def label_file(image: str) -> str:
+    """Where YOLO has the labels of an image."""
+    return labels_beside(f"{without_suffix(image)}.txt")
 
 
 def labels_beside(images: str) -> str:

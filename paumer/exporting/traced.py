@@ -1,80 +1,167 @@
-"""A network in one mode as a module of plain tensors, which exporters can trace."""
+"""A network as a module of plain tensors, which exporters can trace for all sizes and modes."""
 
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from paumer import criteria, pausing
 from paumer.inference.exported import ExportInfo, check_exportable
-from paumer.mode import UNPAUSED, Mode
+from paumer.mode import Mode
+from paumer.model.decoders import TokenDecoder, to_grid
+from paumer.model.prediction import Prediction
 from paumer.model.segmenter import PausingSegmenter
-from paumer.model.walk import Branch, Coming, Merging, Pause
-
-BATCH = torch.export.Dim("batch", min=1, max=1024)
-"""Exported files take any number of images, up to this."""
+from paumer.model.walk import Merging, Pause, Walk
 
 
 class Traced(nn.Module):
-    """A network in one mode, or with ``kept``: how many patches continue after each block."""
+    """A network of one size and mode, of any size, or of any size and mode.
 
-    def __init__(self, model: PausingSegmenter, mode: Mode) -> None:
+    In the last form the ratio of patches that pause after each block and the rest of the mode are
+    inputs.
+    """
+
+    def __init__(self, model: PausingSegmenter, info: ExportInfo) -> None:
         super().__init__()
-        self.model, self.mode = model, mode
+        self.model, self.info = model, info
 
-    def forward(self, images: Tensor, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Coarse logits, and the block each patch paused after."""
-        model, grid = self.model, self.model.grid(images)
-        if kept is None:
-            out = model(images, self.mode, full_size=False)
-            return out.logits, out.paused_after()
-        criterion = model.criterion(self.mode, grid, {})
-        most, stages = grid[0] * grid[1], list[Coming]()
-        for index, (block, merges, _) in enumerate(self.mode.stages):
-            count = cast(int, kept[index].item())  # int() would ask for its value now.
-            torch._check(count >= 1)
-            torch._check(count <= most)
-            stages.append(Merging(block, count) if merges else Pause(block, count, criterion))
-            most = count
-        *_, last = model.steps(images, Branch.chain(stages))
-        out = model.finish(last.walks, grid, self.mode.early_exit)
-        return out.logits, out.paused_after()
+    def forward(
+        self,
+        images: Float[Tensor, "b 3 h w"],
+        ratios: Float[Tensor, " stages"] | None = None,
+        neighbours: Tensor | None = None,
+        protect: Float[Tensor, " classes"] | None = None,
+        exit: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Coarse logits, and the block each patch paused after; of a mode that merges, merged."""
+        model, grid, mode = self.model, self.model.grid(images), self.info.mode
+        if self.info.size:
+            return self._given(model(images, mode, full_size=False))
+        if ratios is None:
+            score = model.criterion(mode, grid, {})
+            stages = mode.stages
+            amounts = [cast(float, amount) for *_, amount in stages]
+            given = torch.tensor(amounts, dtype=torch.float64)
+        else:
+            assert neighbours is not None
+            assert protect is not None
+            score, given = _any_criterion(grid, neighbours, protect), ratios
+            stages = tuple((block, False, 0.0) for block in range(1, model.backbone.depth + 1))
+        walk, left = model.start(images), torch.scalar_tensor(grid[0] * grid[1]).long()
+        most, number = grid[0] * grid[1], 0
+        for block in range(1, model.backbone.depth + 1):
+            if ratios is None and isinstance(most, int) and most == 0:
+                break  # All have left.
+            walk = model.run_block(walk, block)
+            for _, merges, amount in (stage for stage in stages if stage[0] == block):
+                left = _count(left, given[number], merges)
+                most, number = (0 if amount == 1 else _known(left, most)), number + 1
+                if merges:
+                    walk = model.merge(walk, Merging(block, most))
+                else:
+                    (walk,) = model.pause(walk, Pause(block, most, score))
+        if exit is None:
+            out = model.finish([walk], grid, mode.early_exit and ratios is None)
+        else:
+            decoded = _known(torch.where(exit, left, grid[0] * grid[1]), grid[0] * grid[1])
+            out = _finish(model, walk, grid, decoded)
+        return self._given(out)
+
+    def _given(self, out: Prediction) -> tuple[Tensor, ...]:
+        return out.maps()[: len(self.info.outputs)]
 
 
-def describe(model: PausingSegmenter, size: tuple[int, int], mode: Mode, dial: bool) -> ExportInfo:
-    """What a file of that model will say of itself; raises where there can be none."""
+def _any_criterion(
+    grid: tuple[int, int], neighbours: Tensor, protect: Float[Tensor, " classes"]
+) -> criteria.Criterion:
+    """The criterion of any mode that a file can run."""
+    mean = criteria.neighbours(grid)
+
+    def score(logits: criteria.Logits, patch_index: criteria.PatchIndex) -> criteria.Score:
+        entropy = criteria.entropy(logits, patch_index)
+        own = torch.where(neighbours, mean(logits, patch_index), entropy)
+        return own + 1000 * protect[logits.argmax(-1)]
+
+    return score
+
+
+def _count(left: Tensor, ratio: Tensor, merges: bool) -> Tensor:
+    """How many patches are left, in the arithmetic of `keep_count` and `merged_count`."""
+    gone = (ratio * left.double()).long()
+    if merges:
+        return left - torch.minimum(gone, left // 2)
+    return torch.where(ratio < 1, torch.maximum(left - gone, left.clamp(max=1)), 0)
+
+
+def _known(count: Tensor, most: int) -> int:
+    """A count as a size that the exporter does not know yet."""
+    number = cast(int, count.item())  # int() would ask for its value now.
+    torch._check(number >= 1)
+    torch._check(number <= most)
+    return number
+
+
+def _finish(model: PausingSegmenter, walk: Walk, grid: tuple[int, int], count: int) -> Prediction:
+    """The prediction when the decoder sees ``count`` patches: the active ones, or all.
+
+    As log-probabilities, which have the labels of logits.
+    """
+    assert isinstance(model.decoder, TokenDecoder)
+    patches = model.backbone.norm(model.assemble(walk))[:, model.backbone.prefix :]
+    active = torch.zeros_like(patches[..., 0]).flatten()
+    active = active.index_fill(0, walk.patch_index.flatten(), 1.0).view(patches.shape[:2])
+    rows = pausing.choose(active, count)[..., None]
+    seen = patches.gather(1, rows.expand(-1, -1, patches.shape[2]))
+    decoded = model.decoder.token_logits(seen).log_softmax(-1)
+    last = walk.stages[-1]
+    own = last.logits.gather(1, last.kept[..., None].expand(-1, -1, last.logits.shape[2]))
+    stages = [(s.logits, pausing.rows_of(s.kept, s.patch_index.shape[1])) for s in walk.stages]
+    first = pausing.assemble(own, stages).log_softmax(-1)
+    logits = first.scatter(1, rows.expand(-1, -1, first.shape[2]), decoded)
+    return Prediction(to_grid(logits, grid), walk.stages, grid)
+
+
+@torch.inference_mode(False)  # In which the exporter cannot trace.
+def trace(model: PausingSegmenter, info: ExportInfo) -> torch.export.ExportedProgram:
+    """The network of a file that will say ``info`` of itself, as torch traced it."""
+    down, across = model.backbone.patch
+    batch, rows, columns = (
+        torch.export.Dim(name, max=most)
+        for name, most in (("batch", 1024), ("rows", 4096), ("columns", 4096))
+    )
+    free = {0: batch} if info.size else {0: batch, 2: down * rows, 3: across * columns}
+    images = torch.randn(2, 3, *(info.size or (4 * down, 6 * across)))
+    values = {name: torch.from_numpy(value) for name, value in info.inputs(info.mode).items()}
+    with torch.no_grad():
+        return torch.export.export(
+            Traced(model, info).eval(),
+            (images,),
+            values,
+            dynamic_shapes={"images": free, **dict.fromkeys(values)},
+        )
+
+
+def describe(
+    model: PausingSegmenter, mode: Mode, size: tuple[int, int] | None = None, **more: Any
+) -> ExportInfo:
+    """What a file of that model will say of itself; raises where there can be none.
+
+    With a ``size`` it is a file of that size and mode alone; ``more`` are fields of the rest.
+    """
     if model.config is None:
         raise ValueError("the network has no configuration: its classes are not known")
-    patch = model.backbone.patch
-    if any(side % p for side, p in zip(size, patch, strict=True)):
-        raise ValueError(
-            f"a size of {size[1]}x{size[0]} is not made of whole patches of {patch[1]}x{patch[0]}"
-        )
+    if size is not None:
+        padded = [-(-side // p) * p for side, p in zip(size, model.backbone.patch, strict=True)]
+        size = padded[0], padded[1]
     check_exportable(mode)
     model.check(mode)
-    if dial and not mode.stages:
-        raise ValueError("nothing pauses, so there is no ratio to turn: name stages")
-    if dial and mode.pause.leaves:
-        raise ValueError(f'after all have left there is no ratio to turn ("{mode}")')
-    if dial and model.context:
-        raise ValueError(
-            "one file cannot serve all ratios of a model with a context, because how many means "
-            "continue depends on them: export one mode"
-        )
-    patches = (size[0] // patch[0]) * (size[1] // patch[1])
-    return ExportInfo(model.config.to_json(), size, mode, dial, patches)
+    free = size is None and not (mode.merge or mode.pause.leaves or model.context)
+    depth, config = model.backbone.depth, model.config.to_json()
+    return ExportInfo(config=config, mode=mode, free=free, depth=depth, size=size, **more)
 
 
-def export_program(
-    model: PausingSegmenter, path: Path, size: tuple[int, int], mode: Mode = UNPAUSED
-) -> ExportInfo:
-    """Write a torch.export program (.pt2) of one mode."""
-    info = describe(model, size, mode, dial=False)
-    traced, images = Traced(model, mode).eval(), torch.randn(2, 3, *size)
-    with torch.no_grad():
-        program = torch.export.export(traced, (images,), dynamic_shapes={"images": {0: BATCH}})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial.pt2")
-    torch.export.save(program, partial, extra_files={"paumer.json": info.to_json()})
-    partial.replace(path)
-    return info
+def export_program(model: PausingSegmenter, path: Path, info: ExportInfo) -> None:
+    """Write a torch.export program (.pt2)."""
+    torch.export.save(trace(model, info), path, extra_files={"paumer.json": info.to_json()})

@@ -1,143 +1,144 @@
-"""The check that an exported file is the network, and a small program that uses it."""
+"""The check that a file gives the labels of the model, by the whole path from image to labels."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+import os
+import runpy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
+import numpy as np
+from jaxtyping import Integer, UInt8
+from PIL import Image
 
+from paumer.data.samples import Dataset
 from paumer.disk import publish
-from paumer.exporting.onnx import export_onnx
+from paumer.exporting.onnx import make_onnx, round_as_it_comes
+from paumer.exporting.script import script_text
 from paumer.exporting.traced import export_program
-from paumer.inference.exported import ExportInfo, Runner, open_onnx, open_program
+from paumer.inference.exported import ExportInfo
+from paumer.inference.predictor import Predictor
 from paumer.mode import Mode
-from paumer.model.segmenter import PausingSegmenter
-from paumer.pause_config import MergeConfig, PauseConfig
+from paumer.progress import Progress
+from paumer.scenes.scene import scene
 
 AGREEMENT = 0.999
-"""The least share of patches whose class must agree with the network before export."""
+"""The least ratio of pixels whose label must be that of the model."""
 
-ROUNDED_AGREEMENT = 0.98
-"""The same where weights were rounded to 8 bits."""
+ROUNDED_AGREEMENT = 0.97
+"""The same in 8 bits."""
+
+Pixels = UInt8[np.ndarray, "_ _ 3"]
+Labels = Callable[[Pixels, Mode], Integer[np.ndarray, "_ _"]]
+"""The labels of an image in a mode."""
 
 
-def verify(
-    model: PausingSegmenter,
-    info: ExportInfo,
-    run: Runner,
-    images: Float[Tensor, "b 3 h w"],
-    modes: Sequence[Mode] = (),
-    least: float = AGREEMENT,
-) -> float:
-    """The least share of patches whose class agrees with the network, over modes.
+@dataclass(frozen=True)
+class Agreement:
+    """The least ratio of equal pixels over modes: of the file, and of the script that uses it."""
 
-    Of a file of one mode there is one; of a dial ``modes`` are tried. Raises if the share is below
-    ``least``.
-    """
-    worst = 1.0
-    for mode in modes if info.dial else [info.mode]:
-        with torch.inference_mode():
-            labels = model(images, mode, full_size=False).logits.argmax(1).numpy()
-        logits, _ = run(images.numpy(), info.kept(mode) if info.dial else [])
-        worst = min(worst, float((logits.argmax(1) == labels).mean()))
-        if worst < least:
-            raise ValueError(
-                f'the exported network disagrees with the original at "{mode}": only '
-                f"{worst:.2%} of the patches have the same class"
-            )
+    file: float
+    script: float | None
+
+
+def check_names(out: Path, script: Path | None) -> None:
+    """Raise unless a file and its script can be written; a program has no script."""
+    suffix = ".onnx" if script else ".pt2"
+    if out.suffix != suffix:
+        raise ValueError(f'"{out}" is to be a {suffix} file: name --out {out.stem}{suffix}')
+    for path in (out, script):
+        if path and os.path.lexists(path):
+            raise ValueError(f'"{path}" exists: name another --out')
+
+
+def sample_images(samples: Sequence[Dataset]) -> list[Pixels]:
+    """Twenty images of different sizes: those of the sample set, and synthetic scenes."""
+    sizes = ((160, 120), (224, 224), (240, 320), (333, 250), (480, 360), (640, 400))
+    images = [dataset[index].image for dataset in samples for index in range(len(dataset))]
+    return [*images, *(scene(seed, sizes[seed % 6])[0] for seed in range(12))]
+
+
+def compare(
+    predictor: Predictor,
+    ways: Mapping[str, Labels],
+    images: Sequence[Pixels],
+    modes: Sequence[Mode],
+    progress: Progress | None = None,
+) -> dict[str, float]:
+    """The ratio of pixels of all images with the predictor's label, in the worst mode."""
+    worst = dict.fromkeys(ways, 1.0)
+    for number, mode in enumerate(modes):
+        equal, total = dict.fromkeys(ways, 0), 0
+        for place, image in enumerate(images):
+            own = predictor.predict(image, mode).labels
+            total += own.size
+            for name, labels in ways.items():
+                equal[name] += int((labels(image, mode) == own).sum())
+            if progress:
+                progress(number * len(images) + place + 1, len(modes) * len(images))
+        worst = {name: min(worst[name], equal[name] / total) for name in ways}
     return worst
 
 
 def write_verified(
-    network: PausingSegmenter,
+    predictor: Predictor,
     out: Path,
-    size: tuple[int, int],
-    mode: Mode,
-    dial: bool,
-    kind: str,
-    images: Float[Tensor, "b 3 h w"],
-) -> tuple[tuple[Mode, ...], float]:
-    """Write the file ``out``, which gets its name when it is verified: what fails leaves none.
+    info: ExportInfo,
+    images: Sequence[Pixels],
+    modes: Sequence[Mode],
+    reopen: Callable[[Path], Predictor],
+    rounded: bool = False,
+    accept: Callable[[Predictor], None] = lambda _: None,
+    progress: Progress | None = None,
+) -> Agreement:
+    """Write the file ``out`` and its script, which get their names once they are verified.
 
-    ``kind`` is onnx, onnx-int8, openvino or program. Returns the modes that it was verified in and
-    the least agreement with the network.
+    ``reopen`` gives the predictor of a file. What fails leaves neither, be it that ``accept``
+    raises at the file.
     """
-    partial, rounded = out.with_name(f".{out.stem}.partial{out.suffix}"), kind == "onnx-int8"
+    partial = out.with_name(f".{out.stem}.partial{out.suffix}")
+    script, name = partial.with_suffix(".py"), out.with_suffix(".py").name
+    # Windows are cut by paumer alone.
+    scripted = info.runtime != "program" and not info.size and not predictor.config.window
     try:
-        if kind == "program":
-            info = export_program(network, partial, size, mode)
-            run = open_program(partial)
+        if info.runtime == "program":
+            export_program(predictor.weights(), partial, info)
         else:
-            export_onnx(network, partial, size, mode, dial, rounded)
-            info, run = open_onnx(partial, kind)
-        modes = [mode]
-        if dial:
-            modes = [_turned(mode, ratio) for ratio in (0.0, 0.3, 0.6)]
+            proto = make_onnx(predictor.weights(), info)
+            content = round_as_it_comes(proto) if rounded else proto.SerializeToString()
+            partial.write_bytes(content)
+        exported = reopen(partial)
+        ways: dict[str, Labels] = {"file": lambda image, mode: exported.predict(image, mode).labels}
+        if scripted:
+            runtime = {"onnx": "onnxruntime"}.get(info.runtime, info.runtime)
+            script.write_text(script_text(out.name, name, runtime), "utf-8")
+            ways["script"] = _script_labels(script, partial, info)
         least = ROUNDED_AGREEMENT if rounded else AGREEMENT
-        worst = verify(network, info, run, images, modes, least)
+        found = compare(predictor, ways, images, modes, progress)
+        for what, ratio in found.items():
+            if ratio < least:
+                raise ValueError(
+                    f"the exported {what} gives only {ratio:.2%} of the pixels the label that the "
+                    f"model gives them, and {least:.1%} are needed: nothing was written"
+                )
+        accept(exported)
         publish(partial, out)
+        if scripted:
+            publish(script, out.with_suffix(".py"))
     finally:
-        partial.unlink(missing_ok=True)
-    return tuple(modes), worst
+        for path in (partial, script):
+            path.unlink(missing_ok=True)
+    return Agreement(found["file"], found.get("script"))
 
 
-def _turned(mode: Mode, ratio: float) -> Mode:
-    """The mode at another ratio; of merging a third of it, because it adds up."""
-    pause = PauseConfig(tuple((block, ratio) for block in mode.pause.blocks if ratio))
-    merge = MergeConfig(tuple((block, ratio / 3) for block, _ in mode.merge.stages if ratio))
-    return replace(mode, pause=pause, merge=merge)
+def _script_labels(script: Path, file: Path, info: ExportInfo) -> Labels:
+    """What the script makes of an image, given that file."""
+    program = runpy.run_path(str(script))
+    start, names = program["open_file"](file), {mode: name for name, mode in info.modes.items()}
+    own = info.runtime == "openvino"  # It runs in the file's own mode.
 
+    def labels(image: Pixels, mode: Mode) -> Integer[np.ndarray, "_ _"]:
+        name = None if own or mode == info.mode else names.get(mode, "none")
+        found: np.ndarray = program["segment"](start, Image.fromarray(image), name)
+        return found
 
-def write_script(path: Path, file: str) -> None:
-    """Write the script that uses an exported file."""
-    partial = path.with_name(f".{path.stem}.partial.py")
-    try:
-        partial.write_text(USE_SCRIPT.format(file=file), "utf-8")
-        publish(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-USE_SCRIPT = '''"""Segment an image with {file}: python THIS.py street.jpg [ratio ...]
-
-Needs numpy, pillow and onnxruntime. With a file whose ratios are free, give a ratio for each
-block at which it can pause.
-"""
-
-import json
-import pathlib
-import sys
-
-import numpy as np
-import onnxruntime
-from PIL import Image
-
-file = pathlib.Path(__file__).with_name("{file}")
-session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-info = json.loads(session.get_modelmeta().custom_metadata_map["paumer"])
-config, (height, width) = info["config"], info["size"]
-
-image = Image.open(sys.argv[1]).convert("RGB")
-pixels = np.asarray(image.resize((width, height)), np.float32) / 255
-normal = (pixels - np.float32(config["mean"])) / np.float32(config["std"])
-feed = {{"images": normal.transpose(2, 0, 1)[None]}}
-if info["dial"]:
-    ratios = [float(text) for text in sys.argv[2:]] or [0.4] * len(info["blocks"])
-    if len(ratios) != len(info["blocks"]):
-        sys.exit(f"give a ratio for each of the blocks {{info['blocks']}}")
-    counts, active = [], info["patches"]
-    for ratio in ratios:
-        active = max(1, active - int(ratio * active))
-        counts.append(active)
-    feed["kept"] = np.array(counts, np.int64)
-logits, paused_after = session.run(None, feed)
-labels = logits[0].argmax(0)
-for label, count in sorted(zip(*np.unique(labels, return_counts=True)), key=lambda pair: -pair[1]):
-    print(f"{{config['classes'][label]}}: {{count / labels.size:.1%}}")
-print(f"{{(paused_after > 0).mean():.0%}} of the patches paused")
-mask = Image.fromarray(labels.astype(np.uint8)).resize(image.size, Image.Resampling.NEAREST)
-mask.save(pathlib.Path(sys.argv[1]).stem + "_mask.png")
-'''
-"""A small program that uses an exported file and nothing of paumer."""
+    return labels

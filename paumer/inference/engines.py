@@ -4,7 +4,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
@@ -13,15 +13,21 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from paumer.disk import cache_directory
-from paumer.inference.exported import FORMAT, ExportInfo, Runner, check_exportable, open_onnx
-from paumer.mode import Mode
+from paumer.inference.exported import (
+    FORMAT,
+    ExportInfo,
+    Runner,
+    check_exportable,
+    open_exported,
+)
+from paumer.mode import UNPAUSED, Mode
 from paumer.model.backbone import Images
 from paumer.model.directory import fingerprint
 from paumer.model.segmenter import GivenCriteria, PausingSegmenter, pad_to_patches
-from paumer.pause_config import MergeConfig, PauseConfig
 
-Answers = Iterator[tuple[int, Float[Tensor, "b classes gh gw"], Int[Tensor, "b ph pw"]]]
-"""The number of each mode, coarse logits, and the block each patch paused after."""
+Maps = Int[Tensor, "b ph pw"]
+Answers = Iterator[tuple[int, Float[Tensor, "b classes gh gw"], Maps, Maps]]
+"""The number of each mode, coarse logits, and the blocks after which patches paused and merged."""
 
 ENGINES = ("torch", "compile", "onnx", "onnx-int8", "openvino")
 """What can run the network, by name."""
@@ -29,6 +35,13 @@ ENGINES = ("torch", "compile", "onnx", "onnx-int8", "openvino")
 
 class Engine(ABC):
     """Runs a network on normalised images in some modes."""
+
+    name: str
+    """What it is called among the engines."""
+
+    def fingerprint(self) -> str | None:
+        """A text that differs where the weights differ; None if the network holds them."""
+        return None
 
     def check(self, mode: Mode) -> None:  # noqa: B027
         """Raise if the engine cannot run a mode that the network can run."""
@@ -47,6 +60,7 @@ class TorchEngine(Engine):
 
     network: PausingSegmenter
     each_step: Callable[[], None] | None = None
+    name: str = "torch"
 
     def answers(self, images: Images, modes: Sequence[Mode], given: GivenCriteria) -> Answers:
         """The answer of each mode, in the order in which the tree of stages is walked."""
@@ -54,7 +68,7 @@ class TorchEngine(Engine):
         # A generator must not be left inside inference mode: each step enters and leaves it.
         step = torch.inference_mode()(lambda: next(predictions, None))
         for number, prediction in iter(step, None):
-            yield number, prediction.logits, prediction.paused_after()
+            yield number, *prediction.maps()
 
 
 class CompiledEngine(Engine):
@@ -63,6 +77,8 @@ class CompiledEngine(Engine):
     The weights of the first call are packed for each number of tokens: what is trained on later
     does not count, and each mode holds a copy.
     """
+
+    name = "compile"
 
     def __init__(self, network: PausingSegmenter) -> None:
         self.network = torch.compile(network, fullgraph=True, options={"freezing": True})
@@ -73,23 +89,59 @@ class CompiledEngine(Engine):
             # Each mode compiles to a graph of its own, of which torch keeps eight by default.
             with torch.inference_mode(), torch._dynamo.config.patch(recompile_limit=256):
                 prediction = self.network(images, mode, given.get(mode.criterion), full_size=False)
-            yield number, prediction.logits, prediction.paused_after()
+            yield number, *prediction.maps()
 
 
-Exporter = Callable[[PausingSegmenter, Path, tuple[int, int], Mode, bool, bool], object]
-"""Writes an ONNX file for images of a size in a mode: with its ratios as inputs, and in 8 bits?"""
+Exporter = Callable[[PausingSegmenter, Path, Mode, bool], object]
+"""Writes an ONNX file of a network for any image size: with a mode as its default, in 8 bits?"""
+
+
+@dataclass(eq=False)
+class FileEngine(Engine):
+    """A network that was exported, as its file."""
+
+    path: Path
+    info: ExportInfo
+    run: Runner
+    patch: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        self.name = self.info.runtime
+
+    def check(self, mode: Mode) -> None:
+        """Raise unless the file can run the mode."""
+        self.info.check(mode)
+
+    def fingerprint(self) -> str | None:
+        """A text that differs where the file differs."""
+        with open(self.path, "rb") as file:
+            return hashlib.file_digest(file, "blake2b").hexdigest()
+
+    def answers(self, images: Images, modes: Sequence[Mode], given: GivenCriteria) -> Answers:
+        """The answer of each mode, one after the other."""
+        pixels = pad_to_patches(images, self.patch).cpu().numpy()
+        if self.info.size and pixels.shape[2:] != self.info.size:
+            (height, width), (rows, columns) = pixels.shape[2:], self.info.size
+            raise ValueError(
+                f'"{self.path}" takes images of {columns}x{rows} alone, and this one runs at '
+                f"{width}x{height}: export the model without --input"
+            )
+        for number, mode in enumerate(modes):
+            self.check(mode)  # A study may ask for others.
+            logits, paused, *merged = map(torch.from_numpy, self.run(pixels, mode))
+            yield number, logits, paused, merged[0] if merged else torch.zeros_like(paused)
 
 
 @dataclass(eq=False)
 class ExportedEngine(Engine):
-    """The network exported when an image size is first met, and kept for the next time.
+    """The network exported when it is first used, and kept for the next time.
 
-    One file serves all ratios after its blocks; of a model with a context, one mode.
+    One file serves all image sizes and modes, but for what `ExportInfo.check` refuses.
     """
 
     network: PausingSegmenter
     export: Exporter
-    runtime: str
+    name: str
     threads: int | None
     directory: Path
 
@@ -97,8 +149,8 @@ class ExportedEngine(Engine):
         assert self.network.config
         shape = json.dumps(self.network.config.to_json(), sort_keys=True)
         key = f"{FORMAT} {fingerprint(self.network.state_dict())} {shape}"
-        self._name = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
-        self._open: dict[tuple[tuple[int, int], Mode], tuple[ExportInfo, Runner]] = {}
+        self._key = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+        self._open: dict[Mode, FileEngine] = {}
         self._lock = Lock()  # The exporter traces one network at a time.
 
     def check(self, mode: Mode) -> None:
@@ -107,34 +159,26 @@ class ExportedEngine(Engine):
 
     def answers(self, images: Images, modes: Sequence[Mode], given: GivenCriteria) -> Answers:
         """The answer of each mode, one after the other."""
-        pixels = pad_to_patches(images, self.network.backbone.patch).cpu().numpy()
         for number, mode in enumerate(modes):
-            info, run = self._session((pixels.shape[2], pixels.shape[3]), mode)
-            logits, paused = run(pixels, info.kept(mode) if info.dial else [])
-            yield number, torch.from_numpy(logits), torch.from_numpy(paused)
+            self.check(mode)
+            for _, *answer in self._file(mode).answers(images, [mode], given):
+                logits, paused, merged = answer
+                yield number, logits, paused, merged
 
-    def _session(self, size: tuple[int, int], mode: Mode) -> tuple[ExportInfo, Runner]:
-        # With a context every mode has a file of its own, as no pausing always has.
-        dial = bool(mode.stages) and not (self.network.context or mode.pause.leaves)
-        if dial:
-            usual = [block for block in (3, 5, 7) if block < self.network.backbone.depth]
-            blocks = mode.pause.blocks
-            if not mode.merge and set(blocks) <= set(usual):
-                blocks = tuple(usual)
-            mode = replace(
-                mode,
-                pause=PauseConfig(tuple((block, 0.5) for block in blocks)),
-                merge=MergeConfig(tuple((block, 0.1) for block, _ in mode.merge.stages)),
-            )
+    def _file(self, mode: Mode) -> FileEngine:
+        if not (self.network.context or mode.merge or mode.pause.leaves):
+            mode = UNPAUSED  # The file of all modes.
         with self._lock:
-            if (size, mode) not in self._open:
-                rounded = self.runtime == "onnx-int8"
-                kind = f"{'-dial' * dial}{'.int8' * rounded}"
-                path = self.directory / f"{self._name}-{size[1]}x{size[0]}-{mode.slug}{kind}.onnx"
+            if mode not in self._open:
+                rounded = self.name == "onnx-int8"
+                path = self.directory / f"{self._key}-{mode.slug}{'.int8' * rounded}.onnx"
                 if not path.is_file():
-                    self.export(self.network, path, size, mode, dial, rounded)
-                self._open[size, mode] = open_onnx(path, self.runtime, self.threads, fused=True)
-            return self._open[size, mode]
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    self.export(self.network, path, mode, rounded)
+                runtime = "openvino" if self.name == "openvino" else "onnx"
+                opened = open_exported(path, runtime, self.threads)
+                self._open[mode] = FileEngine(path, *opened, self.network.backbone.patch)
+            return self._open[mode]
 
 
 def make_engine(

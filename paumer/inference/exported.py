@@ -1,87 +1,143 @@
 """Exported networks: what a file says of itself, and functions that run it.
 
-With ``exporting`` the only module that knows onnx and the runtimes. An exported network takes
-normalised images of one size, any number of them, and gives coarse logits and the block each patch
-paused after: what the predictor needs, so that all engines share its path.
+With ``exporting`` the only module that knows onnx and the runtimes. What the predictor needs of a
+file is its inner part, from normalised images to coarse logits: all engines share its path. What
+other programs need stands around it in the same file: pixels in, labels out.
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
+from unittest import mock
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from paumer.mode import Mode, ModeLike, check_runnable, read_mode
-from paumer.model.walk import active_counts
-from paumer.pause_config import MergeConfig, PauseConfig, Threshold
+from paumer.classes import distinct_colours
+from paumer.disk import replace_file
+from paumer.mode import Mode, check_runnable
+from paumer.pause_config import Threshold
+from paumer.untrusted import shorten
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-Runner = Callable[[Float[np.ndarray, "b 3 h w"], list[int]], tuple[np.ndarray, np.ndarray]]
-"""Images and how many patches continue, in; logits and the block each patch paused after, out."""
+Runner = Callable[[Float[np.ndarray, "b 3 h w"], Mode], tuple[np.ndarray, ...]]
+"""Images and a mode in; what the file's ``outputs`` name out."""
 
 _Infer = Callable[[dict[str, np.ndarray]], list[np.ndarray]]
 
-FORMAT = "paumer 2"
+FORMAT = "paumer 3"
 """The version of what files say of themselves."""
 
+SUFFIXES = (".onnx", ".pt2")
+"""How the names of exported files end."""
 
-@dataclass(frozen=True)
+NORMALISED, INNER = "normalised", ("coarse_logits", "paused_after", "merged_after")
+"""Names of what goes into a file's inner part, and of what comes out, the last where it merges."""
+
+_SHAPES = 16  # OpenVINO keeps so many images' shapes and modes prepared.
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExportInfo:
     """What an exported file says of itself: how it was made, and what it takes and gives.
 
-    With ``dial`` the ratios of the mode's stages are free: a second input says how many patches
-    continue after each of its blocks.
+    A ``free`` file runs in all modes that neither merge nor let all patches leave: inputs say the
+    ratio after each of ``depth`` blocks and the rest, and ``mode`` is what they are where none are
+    given. Others run in ``mode`` alone. ``size`` (height, width) is that of all images; None takes
+    any. ``points`` are the model's operating points. ``pixels`` and ``output`` are what other
+    programs give and get.
     """
 
     config: dict[str, Any]
-    size: tuple[int, int]
     mode: Mode
-    dial: bool
-    patches: int
+    free: bool
+    depth: int
+    size: tuple[int, int] | None = None
+    points: dict[str, Any] = field(default_factory=dict)
+    runtime: str = "onnx"
+    pixels: str = "uint8"
+    output: str = "labels"
 
-    def kept(self, mode: ModeLike) -> list[int]:
-        """How many patches are left after each of the file's stages in a mode."""
-        mode = read_mode(mode)
+    def inputs(self, mode: Mode) -> dict[str, np.ndarray]:
+        """The inputs beside the images by which a file runs in a mode."""
+        if not self.free:
+            return {}
+        ratios, classes = np.zeros(self.depth), self.config["classes"]
+        for block, ratio in mode.pause.stages:
+            ratios[block - 1] = cast(float, ratio)
+        protect = np.array([name in mode.protect for name in classes], np.float32)
+        values = {"ratios": ratios, "neighbours": np.array(mode.criterion == "neighbours")}
+        values["protect"] = protect
+        if self.config["decoder"] != "pup":
+            values["exit"] = np.array(mode.early_exit)
+        return values
+
+    @property
+    def outputs(self) -> list[str]:
+        """What the inner part gives: coarse logits, the blocks where patches paused, and merged."""
+        return list(INNER if self.mode.merge else INNER[:2])
+
+    @property
+    def modes(self) -> dict[str, Mode]:
+        """The modes of the operating points that the file can run."""
+        modes = {name: Mode.parse(point["mode"]) for name, point in self.points.items()}
+        return {name: mode for name, mode in modes.items() if self.runs(mode)}
+
+    def runs(self, mode: Mode) -> bool:
+        """Whether the file can run the mode."""
+        try:
+            self.check(mode)
+        except ValueError:
+            return False
+        return True
+
+    def check(self, mode: Mode) -> None:
+        """Raise unless the file can run the mode."""
         check_exportable(mode)
-        own, asked = ([stage[:2] for stage in each.stages] for each in (self.mode, mode))
-        if others := sorted(set(asked) - set(own)):
-            block, merges = others[0]
-            blocks = ", ".join(str(b) for b, m in own if m == merges) or "none"
+        mode = replace(mode, size=None)
+        if not self.free and mode != self.mode:
+            raise ValueError(f'this file runs in mode "{self.mode}" alone, not in "{mode}"')
+        if self.free and (mode.merge or mode.pause.leaves):
+            what = "merge" if mode.merge else "let all patches leave"
             raise ValueError(
-                f"this file cannot {'merge' if merges else 'pause'} after block {block} "
-                f'("{mode}"): it was exported for {blocks}'
+                f'this file cannot {what} ("{mode}"): export the model with that --mode'
             )
-        pauses, merged = dict(mode.pause.stages), dict(mode.merge.stages)
-        whole = replace(
-            mode,
-            pause=PauseConfig(tuple((b, pauses.get(b, 0.0)) for b in self.mode.pause.blocks)),
-            merge=MergeConfig(tuple((b, merged.get(b, 0.0)) for b, _ in self.mode.merge.stages)),
-        )
-        return [left for _, _, left in active_counts(self.patches, whole)]
 
     def to_json(self) -> str:
-        """As text, for the file's metadata."""
-        blocks = [block for block, _, _ in self.mode.stages]
-        values = {**vars(self), "mode": str(self.mode), "blocks": blocks}
-        return json.dumps({"format": FORMAT, **values})
+        """As text, for the file's metadata, with what other programs would have to compute."""
+        config = self.config
+        named = {"none": Mode(), **self.modes} if self.free else {}
+        modes = {
+            name: {n: value.tolist() for n, value in self.inputs(mode).items()}
+            | ({"short_side": mode.size} if mode.size else {})
+            for name, mode in named.items()
+        }
+        more = {
+            "modes": modes,
+            "short_side": config.get("short_side"),
+            "trained_side": config.get("trained_side"),
+            "colours": config.get("colours") or distinct_colours(len(config["classes"])),
+        }
+        return json.dumps({"format": FORMAT, **vars(self), "mode": str(self.mode), **more})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """What ``to_json`` wrote."""
         values = json.loads(text)
-        if values.get("format") != FORMAT:
+        if values.pop("format", None) != FORMAT:
             raise ValueError("it was exported by another version of paumer: export it again")
-        height, width = values["size"]
-        mode = Mode.parse(values["mode"])
-        return cls(values["config"], (height, width), mode, values["dial"], values["patches"])
+        values = {item.name: values[item.name] for item in fields(cls)}
+        height, width = values["size"] or (0, 0)
+        size = (height, width) if values["size"] else None
+        return cls(**{**values, "mode": Mode.parse(values["mode"]), "size": size})
 
 
 def check_exportable(mode: Mode) -> None:
@@ -91,72 +147,144 @@ def check_exportable(mode: Mode) -> None:
         raise ValueError(f'an exported file takes ratios, not thresholds ("{mode}")')
 
 
-def open_program(path: Path) -> Runner:
-    """A function that runs a torch.export program."""
-    module = torch.export.load(path).module()
-
-    def run(images: np.ndarray, kept: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        with torch.inference_mode():
-            logits, paused = module(torch.from_numpy(images))
-        return logits.numpy(), paused.numpy()
-
-    return run
+def is_exported(name: str | Path) -> bool:
+    """Whether a name is that of an exported file."""
+    return Path(name).suffix in SUFFIXES and Path(name).is_file()
 
 
-def open_onnx(
-    path: Path, engine: str = "onnx", threads: int | None = None, fused: bool = False
+def open_exported(
+    path: Path, runtime: str | None = None, threads: int | None = None
 ) -> tuple[ExportInfo, Runner]:
-    """What an ONNX file says of itself, and a function that runs it in an engine.
+    """What an exported file says of itself, and a function that runs its inner part.
 
-    ``fused`` makes each attention one operation first, where ONNX Runtime runs it.
+    ``runtime`` is onnx or openvino; None is the one that it was exported for.
     """
     if not path.is_file():
         raise FileNotFoundError(f'there is no exported file "{path}": make it with paumer export')
+    if path.suffix == ".pt2":
+        return _open_program(path)
     proto, info = read_onnx(path)
-    if engine == "openvino":
-        infer = _openvino(path, threads)
-    else:
-        infer = _onnxruntime(path, fuse_attention(proto) if fused else proto, threads)
+    inner = inner_part(proto)
+    run = (_openvino if (runtime or info.runtime) == "openvino" else _onnxruntime)(
+        path, inner, threads
+    )
     # Activations are rounded together: images run one by one, and none depends on the others.
     rounded = any(node.op_type == "DynamicQuantizeLinear" for node in proto.graph.node)
 
-    def run(images: np.ndarray, kept: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        counts = {"kept": np.asarray(kept, np.int64)} if info.dial else {}
+    def runner(images: np.ndarray, mode: Mode) -> tuple[np.ndarray, ...]:
+        more = info.inputs(mode)
         parts = np.split(images, len(images)) if rounded else [images]
-        answers = [infer({"images": part, **counts}) for part in parts]
-        logits, paused = (np.concatenate(each) for each in zip(*answers, strict=True))
-        return logits, paused
+        answers = [run({NORMALISED: part, **more}) for part in parts]
+        return tuple(np.concatenate(each) for each in zip(*answers, strict=True))
+
+    return info, runner
+
+
+def _open_program(path: Path) -> tuple[ExportInfo, Runner]:
+    notes = {"paumer.json": ""}
+    try:
+        with mock.patch.dict(os.environ, TORCH_FORCE_WEIGHTS_ONLY_LOAD="1"):  # Pickles run no code.
+            module = torch.export.load(path, extra_files=notes).module(check_guards=False)
+    except Exception as error:  # The reader raises classes of its own for every kind of trouble.
+        raise ValueError(f'cannot read "{path}": {shorten(str(error))}') from error
+    info = _read_info(path, notes["paumer.json"])
+
+    def run(images: np.ndarray, mode: Mode) -> tuple[np.ndarray, ...]:
+        more = {name: torch.from_numpy(value) for name, value in info.inputs(mode).items()}
+        with torch.inference_mode():
+            return tuple(part.numpy() for part in module(torch.from_numpy(images), **more))
 
     return info, run
 
 
 def _onnxruntime(path: Path, proto: "ModelProto", threads: int | None) -> _Infer:
+    session = start_onnxruntime(path, proto.SerializeToString(), threads)
+    names = [item.name for item in proto.graph.output]
+    return lambda inputs: session.run(names, inputs)
+
+
+def start_onnxruntime(path: Path, content: bytes, threads: int | None = None) -> Any:
+    """A session of ONNX Runtime on the CPU."""
     runtime = need("onnxruntime", "onnx")
     options = runtime.SessionOptions()
+    options.log_severity_level = 3  # It warns of inputs that have a default.
     if threads:
         options.intra_op_num_threads = threads
-    content = proto.SerializeToString()
     try:
-        session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # The runtime raises classes of its own for every kind of trouble.
-        raise ValueError(f'cannot run "{path}": {error}') from error
-    return lambda inputs: session.run(["logits", "paused_after"], inputs)
+        raise ValueError(f'cannot run "{path}": {shorten(str(error))}') from error
 
 
-def _openvino(path: Path, threads: int | None) -> _Infer:
+def _openvino(path: Path, proto: "ModelProto", threads: int | None) -> _Infer:
+    """OpenVINO is fast where it knows all shapes: it prepares each shape and mode it meets."""
     openvino = need("openvino", "openvino")
     settings: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
     if threads:
         settings["INFERENCE_NUM_THREADS"] = threads
-    request = openvino.Core().compile_model(str(path), "CPU", settings).create_infer_request()
-    lock = Lock()
+    core, lock, ready = openvino.Core(), Lock(), dict[object, Any]()
 
     def infer(inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        images = inputs[NORMALISED]
+        more = {name: value for name, value in inputs.items() if name != NORMALISED}
+        key = images.shape, *(value.tobytes() for value in more.values())
         with lock:  # The next run writes over what this one gave.
-            results = request.infer(inputs)
-            return [results[name].copy() for name in ("logits", "paused_after")]
+            if key not in ready:
+                if len(ready) >= _SHAPES:
+                    ready.clear()
+                try:
+                    model = core.read_model(with_inputs(proto, more).SerializeToString())
+                    model.reshape({NORMALISED: list(images.shape)})
+                    compiled = core.compile_model(model, "CPU", settings)
+                except RuntimeError as error:
+                    raise ValueError(f'cannot run "{path}": {shorten(str(error))}') from error
+                ready[key] = compiled.create_infer_request()
+            results = ready[key].infer({NORMALISED: images})
+            return [results[item.name].copy() for item in proto.graph.output]
 
     return infer
+
+
+def with_inputs(proto: "ModelProto", values: Mapping[str, np.ndarray]) -> "ModelProto":
+    """An ONNX graph in which some inputs have become constants."""
+    onnx = need("onnx", "onnx")
+    new = type(proto)()
+    new.CopyFrom(proto)
+    for part in (new.graph.input, new.graph.initializer):
+        kept = [item for item in part if item.name not in values]
+        del part[:]
+        part.extend(kept)
+    constants = [onnx.numpy_helper.from_array(np.asarray(v), n) for n, v in values.items()]
+    new.graph.initializer.extend(constants)
+    return new
+
+
+def inner_part(proto: "ModelProto") -> "ModelProto":
+    """The graph between the normalised images and the coarse logits."""
+    onnx = need("onnx", "onnx")
+    nodes, needed = [], {*INNER}
+    for node in reversed(proto.graph.node):
+        if needed & set(node.output) and NORMALISED not in node.output:
+            nodes.append(node)
+            needed |= {name for name in node.input if name}
+            for attribute in node.attribute:
+                needed |= {name for inner in attribute.g.node for name in inner.input}
+    new = type(proto)()
+    new.CopyFrom(proto)
+    graph = new.graph
+    shape = onnx.helper.make_tensor_value_info(NORMALISED, 1, ["batch", 3, "height", "width"])
+    inputs = [shape, *(item for item in graph.input if item.name in needed - {"images"})]
+    for part, kept in (
+        (graph.node, nodes[::-1]),
+        (graph.input, inputs),
+        (graph.output, [item for item in graph.output if item.name in INNER]),
+        (graph.initializer, [item for item in graph.initializer if item.name in needed]),
+    ):
+        kept = [type(item).FromString(item.SerializeToString()) for item in kept]
+        del part[:]
+        part.extend(kept)
+    del graph.value_info[:]
+    return new
 
 
 def read_onnx(path: Path) -> tuple["ModelProto", ExportInfo]:
@@ -165,50 +293,27 @@ def read_onnx(path: Path) -> tuple["ModelProto", ExportInfo]:
     try:
         proto = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # The reader raises classes of its own for every kind of trouble.
-        raise ValueError(f'cannot read "{path}": {error}') from error
+        raise ValueError(f'cannot read "{path}": {shorten(str(error))}') from error
     notes = {entry.key: entry.value for entry in proto.metadata_props}
-    if "paumer" not in notes:
+    return proto, _read_info(path, notes.get("paumer", ""))
+
+
+def keep_points(path: Path, points: Mapping[str, Mapping[str, object]]) -> None:
+    """Keep operating points, as JSON values, in an ONNX file beside those of other names."""
+    proto, info = read_onnx(path)
+    text = replace(info, points={**info.points, **points}).to_json()
+    for entry in proto.metadata_props:
+        entry.value = text if entry.key == "paumer" else entry.value
+    replace_file(path, proto.SerializeToString())
+
+
+def _read_info(path: Path, text: str) -> ExportInfo:
+    if not text:
         raise ValueError(f'"{path}" was not made by paumer export: it does not say what it takes')
     try:
-        return proto, ExportInfo.from_json(notes["paumer"])
-    except (ValueError, TypeError, KeyError) as error:
+        return ExportInfo.from_json(text)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f'cannot use "{path}": {error}') from error
-
-
-def fuse_attention(proto: "ModelProto") -> "ModelProto":
-    """An ONNX graph with each attention as one operation of ONNX Runtime's.
-
-    What is fused is what torch's exporter makes of timm's attention: softmax between two products
-    whose queries, keys and values are the thirds of one linear layer, untouched but for the usual
-    scale. Others, such as rotary ones, stay as they are.
-    """
-    from onnxscript.rewriter import pattern, rewrite
-
-    def attention(op: Any, linear: Any, query_scale: Any, key_scale: Any) -> Any:
-        shape = pattern.ANY_VALUE
-        thirds = op.Reshape(linear, shape, _outputs=["thirds"])
-        turned = op.Transpose(thirds, perm=[2, 0, 3, 1, 4])
-        q, k, v = (op.Squeeze(op.Slice(turned, [i], [i + 1], [0]), [0]) for i in range(3))
-        k = op.Reshape(op.Transpose(op.Reshape(k, shape), perm=[0, 2, 1]), shape)
-        scores = op.MatMul(op.Mul(q, query_scale), op.Mul(k, key_scale))
-        mixed = op.MatMul(op.Softmax(scores, axis=-1), v)
-        return op.Reshape(op.Transpose(mixed, perm=[0, 2, 1, 3]), shape)
-
-    def usual_scale(_: Any, thirds: Any, query_scale: Any, key_scale: Any, **__: object) -> bool:
-        scales = [scale.const_value for scale in (query_scale, key_scale)]
-        if thirds.shape is None or None in scales:
-            return False
-        # Each is the fourth root of 1 / head size.
-        return all(abs(scale.numpy().item() ** 4 * thirds.shape[4] - 1) < 1e-4 for scale in scales)
-
-    def fused(op: Any, linear: Any, thirds: Any, **_: object) -> Any:
-        parts = op.Split(linear, num_outputs=3, axis=2, _outputs=3)
-        heads = thirds.shape[3]
-        return op.MultiHeadAttention(*parts, num_heads=heads, _domain="com.microsoft")
-
-    # Other nodes still use the shapes of some: what nothing uses any longer is removed at the end.
-    rule = pattern.RewriteRule(attention, fused, usual_scale, remove_nodes=False)
-    return rewrite(proto, pattern_rewrite_rules=[rule])
 
 
 def need(module: str, extra: str) -> ModuleType:

@@ -1,15 +1,22 @@
-"""The time a frame may take in, an operating point out: a ladder climbed with hysteresis.
+"""What waits and by when it has to be done in, an operating point out.
 
-It knows what each point should take, learns by how much this machine is slower or faster just now,
-and answers with the most accurate point that still keeps the deadline.
+One rule for images, videos and the service: the most accurate rung of a ladder of operating points
+at which all that waits would be done in time, one after the other. So accuracy is given up only
+where a deadline asks for it, and no more of it than that.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from paumer.measurement import Measurement, miou_of, pareto_front, speed_of
 
-ALARM, CALM, PATIENCE, SMOOTHING = 0.9, 0.7, 4, 0.25
+SMOOTHING = 0.1
+"""How much the newest work says about the machine's pace."""
+WITHIN = 0.9
+"""The part of the target in which an image has to be done."""
+LAG = 1.5
+"""How many periods after its turn a frame has to be done."""
 
 
 def ladder(points: Sequence[Measurement], floor: float | None = None) -> list[Measurement]:
@@ -26,62 +33,75 @@ def ladder(points: Sequence[Measurement], floor: float | None = None) -> list[Me
     return pareto_front(good)
 
 
+class Due(NamedTuple):
+    """Work that has to be done by a time: the seconds that it should take at each rung."""
+
+    by: float
+    work: Sequence[float]
+
+
 @dataclass(eq=False)
 class Governor:
-    """Chooses a rung for the image at hand; note afterwards how long that took.
+    """Chooses a rung for what waits; note afterwards how long that took."""
 
-    It moves to a faster rung at once when the deadline is in danger (expected time above
-    `ALARM` of the target), and to a more accurate one only when ``dwell`` seconds have passed
-    since the last change and the expected time there is below `CALM` of the target. Between
-    the two nothing changes, so steady load never flaps. Work that lags behind its schedule is to
-    catch up within `PATIENCE` images, and has that much less time for each.
-    """
+    rungs: int
+    rung: int = 0
+    changes: int = 0
+    factor: float = 1.0
+    """How many times longer work takes just now than it should."""
+
+    def choose(self, now: float, waiting: Sequence[Due]) -> int:
+        """The most accurate rung at which all that waits is done in time, or else the fastest."""
+        fits = (rung for rung in range(self.rungs) if self.late(now, waiting, rung) <= 0)
+        rung = next(fits, self.rungs - 1)
+        self.changes += rung != self.rung
+        self.rung = rung
+        return rung
+
+    def late(self, now: float, waiting: Sequence[Due], rung: int) -> float:
+        """By how many seconds the latest of what waits is late at a rung; below 0 if in time."""
+        latest = float("-inf")
+        for by, work in waiting:
+            now += self.factor * work[rung]
+            latest = max(latest, now - by)
+        return latest
+
+    def note(self, expected: float, seconds: float) -> None:
+        """Learn from work that took ``seconds``."""
+        # A stall of the machine says little about what comes next.
+        seen = min(seconds / expected, 3 * self.factor)
+        self.factor += SMOOTHING * (seen - self.factor)
+
+
+@dataclass(eq=False)
+class Pace:
+    """The rungs, and the seconds that an image may take; frames of a video follow at that pace."""
 
     rungs: Sequence[Measurement]
     target: float
-    dwell: float = 2.0
 
     def __post_init__(self) -> None:
         if not self.rungs:
             raise ValueError("a governor needs at least one operating point")
         if self.target <= 0:
             raise ValueError(f"a target of {self.target:g} s cannot be met: give one above 0")
+        self.governor = Governor(len(self.rungs))
         self._seconds = [1 / speed_of(rung) for rung in self.rungs]
-        self.index = self.changes = self._noted = 0
-        self.factor = 1.0
-        """How many times longer images take just now than the ladder says."""
-        self._changed_at = self._turn = float("-inf")
-
-    @property
-    def rung(self) -> Measurement:
-        """The rung at hand."""
-        return self.rungs[self.index]
+        self._turn = float("-inf")
 
     def lag(self, arrived: float, now: float) -> float:
-        """How many seconds after its turn an image begins that was there at ``arrived``.
+        """How many seconds after its turn a frame begins that was there at ``arrived``.
 
         Turns follow each other at the target; what comes later, or begins earlier, moves them.
         """
         self._turn = min(now, max(self._turn + self.target, arrived))
         return now - self._turn
 
-    def choose(self, now: float, lag: float = 0.0) -> Measurement:
-        """The rung for an image at the time ``now``, ``lag`` seconds after its turn."""
-        index = max(self.index, self._first_within(ALARM, lag))
-        if index == self.index and now - self._changed_at >= self.dwell:
-            index = min(index, self._first_within(CALM, lag))
-        if index != self.index:
-            self.index, self._changed_at = index, now
-            self.changes += 1
-        return self.rung
+    def choose(self, now: float, lag: float | None = None) -> Measurement:
+        """The rung for an image, or for a frame that begins ``lag`` seconds after its turn."""
+        left = WITHIN * self.target if lag is None else LAG * self.target - lag
+        return self.rungs[self.governor.choose(now, [Due(now + left, self._seconds)])]
 
     def note(self, seconds: float) -> None:
-        """Learn from an image that took ``seconds`` at the rung at hand."""
-        self._noted += 1
-        seen = seconds / self._seconds[self.index]
-        self.factor += max(SMOOTHING, 1 / self._noted) * (seen - self.factor)
-
-    def _first_within(self, ratio: float, lag: float) -> int:
-        limit = ratio * self.target - lag / PATIENCE
-        fits = (i for i, seconds in enumerate(self._seconds) if seconds * self.factor <= limit)
-        return next(fits, len(self.rungs) - 1)
+        """Learn from an image that took ``seconds`` at the rung that was chosen."""
+        self.governor.note(self._seconds[self.governor.rung], seconds)

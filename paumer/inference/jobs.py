@@ -14,24 +14,23 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from paumer.data.images import PIXEL_LIMIT, SIDE_LIMIT, open_file, read_image
+from paumer.classes import Pixels
+from paumer.data.images import PIXEL_LIMIT, SIDE_LIMIT, read_image
 from paumer.data.isolated import Decoder, DecodingLimits
 from paumer.disk import remove_leftovers
-from paumer.drawing import Picture
 from paumer.inference.ahead import map_ahead
 from paumer.inference.finished import join_parts, lines_file, read_lines
-from paumer.inference.governor import Governor
+from paumer.inference.governor import Pace
 from paumer.inference.predictor import Predictor
 from paumer.inference.result import Segmentation, check_kinds
 from paumer.inference.sources import Source
 from paumer.inference.tiles import Inference
 from paumer.inference.video import VideoReader, VideoWriter
 from paumer.mode import Mode
-from paumer.model.directory import fingerprint
 from paumer.progress import Progress
 
 STRANGERS = DecodingLimits(bytes=2**30, pixels=PIXEL_LIMIT, longest=SIDE_LIMIT)
-"""What decoding an isolated image may take; its file may have as many bytes as a quarter."""
+"""What decoding an isolated image may take."""
 
 _DISK_FAILS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 """Errors that the next image would meet too."""
@@ -75,7 +74,7 @@ class Outcome:
 class Job:
     """Images to be segmented into a folder, with what to write of each.
 
-    ``governor`` moves the operating point from image to image; then images run one by one.
+    ``pace`` moves the operating point from image to image; then images run one by one.
     Finished images are listed in ``predictions.jsonl`` and skipped the next time; of several
     processes in one folder each keeps the list of its ``part``, until `join_parts`. With
     ``isolate`` each image is decoded in a process of its own, within `STRANGERS`.
@@ -86,7 +85,7 @@ class Job:
     out: Path
     inference: Inference = field(default_factory=Inference)
     kinds: Sequence[str] = ("mask", "overlay", "paused")
-    governor: Governor | None = None
+    pace: Pace | None = None
     isolate: bool = False
     part: int | None = None
 
@@ -97,14 +96,14 @@ class Job:
 
     @property
     def _modes(self) -> list[Mode]:
-        return [rung.mode for rung in self.governor.rungs] if self.governor else [self.mode]
+        return [rung.mode for rung in self.pace.rungs] if self.pace else [self.mode]
 
     def run(self, sources: Sequence[Source], progress: Progress = lambda *_: None) -> Outcome:
         """Segment the images. Reading and writing happen in threads beside the network."""
         lines, start = self._lines(), time.perf_counter()
         todo = [source for source in sources if not self._finished(source, lines)]
         outcome = Outcome(skipped=len(sources) - len(todo))
-        size = 1 if self.governor else self.inference.batch
+        size = 1 if self.pace else self.inference.batch
         decoder = Decoder()
 
         def segmented() -> Iterator[tuple[Source, Segmentation]]:
@@ -142,13 +141,14 @@ class Job:
         return read_lines(self.out)
 
     def _add_line(self, line: dict[str, Any]) -> None:
-        with lines_file(self.out, self.part).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        # One write for each line, so that those of two processes never mix.
+        with lines_file(self.out, self.part).open("ab", buffering=0) as file:
+            file.write(json.dumps(line).encode() + b"\n")
 
     def run_video(self, source: Source, progress: Progress = lambda *_: None) -> Outcome:
         """Segment a video or camera into an annotated video of the same rate, sound kept.
 
-        With a governor every frame has its turn, and is late if it is not done within two periods
+        With a pace every frame has its turn, and is late if it is not done within two periods
         of it. An interrupt ends a camera's video, which is complete then.
         """
         outcome, begin = Outcome(), time.perf_counter()
@@ -161,7 +161,7 @@ class Job:
 
         def write(result: Segmentation) -> Segmentation:
             writer.write(result.blended())
-            totals.update(result.class_shares())
+            totals.update(result.class_ratios())
             return result
 
         with (
@@ -192,16 +192,16 @@ class Job:
         ahead = map_ahead(lambda each: next(each, None), repeat(frames))
         for number, (frame, arrived) in enumerate(iter(ahead.__next__, None)):
             lag = None
-            if self.governor:
+            if self.pace:
                 if number == 0:  # Engines export or compile what they first meet.
                     for mode in self._modes:
                         self.predictor.predict_batch([frame], mode, self.inference)
                     arrived = time.perf_counter()
-                lag = self.governor.lag(arrived, time.perf_counter())
+                lag = self.pace.lag(arrived, time.perf_counter())
             yield from self._segment([frame], outcome, lag)
 
     def _segment_each(
-        self, images: list[tuple[Source, Picture]], outcome: Outcome
+        self, images: list[tuple[Source, Pixels]], outcome: Outcome
     ) -> list[tuple[Source, Segmentation]]:
         """The segmentations of images; one that cannot be segmented counts as broken."""
         if not images:
@@ -216,16 +216,16 @@ class Job:
         return [(source, result) for (source, _), result in zip(images, results, strict=True)]
 
     def _segment(
-        self, images: list[Picture], outcome: Outcome, lag: float | None = None
+        self, images: list[Pixels], outcome: Outcome, lag: float | None = None
     ) -> list[Segmentation]:
-        if not self.governor:
+        if not self.pace:
             return self.predictor.predict_batch(images, self.mode, self.inference)
         begin, allowed = time.perf_counter(), 1 if lag is None else 2
-        mode = self.governor.choose(begin, lag or 0.0).mode
+        mode = self.pace.choose(begin, lag).mode
         results = self.predictor.predict_batch(images, mode, self.inference)
         seconds = time.perf_counter() - begin
-        self.governor.note(seconds)
-        outcome.late += (lag or 0.0) + seconds > allowed * self.governor.target
+        self.pace.note(seconds)
+        outcome.late += (lag or 0.0) + seconds > allowed * self.pace.target
         return results
 
     def _check_inside(self, source: Source) -> None:
@@ -249,7 +249,7 @@ class Job:
             reason = getattr(error, "strerror", None) or error
             return f'cannot write the results of "{source.path}": {reason}'
         size, seen = list(result.labels.shape[::-1]), list(self._seen(result))
-        shares = {k: round(v, 6) for k, v in result.class_shares().items() if v}
+        shares = {k: round(v, 6) for k, v in result.class_ratios().items() if v}
         how = {"mode": str(result.mode), "size": size, "seen": seen, "shares": shares}
         return self._line(source, result.seconds, paths, how)
 
@@ -280,8 +280,8 @@ class Job:
     def _cache_key(self, source: Source) -> str:
         """A text that changes with whatever changes the results of an image."""
         modes = ", ".join(map(str, self._modes))
-        if self.governor:
-            modes = f"{self.governor.target}: {modes}"
+        if self.pace:
+            modes = f"{self.pace.target}: {modes}"
         version = str(source.path)
         with suppress(OSError):  # If it is gone, its reader reports it.
             file = source.path.stat()
@@ -292,8 +292,8 @@ class Job:
     @cached_property
     def _model(self) -> str:
         predictor = self.predictor
-        weights = fingerprint(predictor.network.state_dict())
-        engine = f"{type(predictor.engine).__name__} {getattr(predictor.engine, 'runtime', '')}"
+        weights = predictor.fingerprint()
+        engine = f"{type(predictor.engine).__name__} {predictor.engine.name}"
         return f"{predictor.config} {engine} {weights}"
 
 
@@ -302,24 +302,9 @@ def video_name(source: Source) -> str:
     return f"{source.name}_overlay.mp4"
 
 
-def _read(source: Source, decoder: Decoder | None = None) -> Picture | Exception:
+def _read(source: Source, decoder: Decoder | None = None) -> Pixels | Exception:
     """An image, or the error why it cannot be read."""
     try:
-        return read_image(source.path) if decoder is None else _isolated(source.path, decoder)
+        return read_image(source.path) if decoder is None else decoder.read(source.path, STRANGERS)
     except (ValueError, OSError) as error:
         return error
-
-
-def _isolated(path: Path, decoder: Decoder) -> Picture:
-    """An image whose file nobody vouches for."""
-    try:
-        with open_file(path) as file:
-            content = file.read(STRANGERS.bytes // 4 + 1)
-        if len(content) > STRANGERS.bytes // 4:
-            raise ValueError(f"its file has more than {STRANGERS.bytes // 2**22} MB")
-        return decoder.read(content, STRANGERS)
-    except (ValueError, OSError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        if (whole := reason.replace('"given bytes"', f'"{path}"')) != reason:
-            raise ValueError(whole) from None
-        raise ValueError(f'cannot read "{path}": {reason}') from None

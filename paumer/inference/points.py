@@ -20,8 +20,15 @@ def read_points(directory: Path, network: PausingSegmenter | None = None) -> dic
 
     A point that cannot be read, or that the network cannot run, is left out with a warning.
     """
+    return parse_points(_read_values(directory), directory / POINTS_FILE, network)
+
+
+def parse_points(
+    known: Mapping[str, Any], file: Path, network: PausingSegmenter | None = None
+) -> dict[str, Measurement]:
+    """Named operating points as they stand in a file."""
     points = {}
-    for name, values in _read_values(directory).items():
+    for name, values in known.items():
         try:
             check_point_name(name)
             point = Measurement.from_json(values)
@@ -31,7 +38,7 @@ def read_points(directory: Path, network: PausingSegmenter | None = None) -> dic
                 network.check(replace(point.mode, size=None))
             points[name] = point
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            file, reason = directory / POINTS_FILE, shorten(str(error))
+            reason = shorten(str(error))
             message = f'skipped operating point "{shorten(name, 200)}" of "{file}": {reason}'
             warnings.warn(message, stacklevel=2)
     return points

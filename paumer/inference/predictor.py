@@ -13,6 +13,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
+from paumer.arguments import checked
 from paumer.classes import ClassSet, distinct_colours
 from paumer.data.images import read_image
 from paumer.data.transforms import normalise
@@ -29,6 +30,7 @@ from paumer.inference.tiles import (
 )
 from paumer.measurement import Measurement
 from paumer.mode import UNPAUSED, Mode, ModeLike, by_size, check_runnable, read_mode
+from paumer.model.directory import fingerprint
 from paumer.model.segmenter import GivenCriteria, PausingSegmenter, pad_to_patches
 
 Windows = Float[Tensor, "windows 3 _h _w"]
@@ -44,13 +46,14 @@ class Predictor:
         network: PausingSegmenter,
         points: Mapping[str, Measurement] | None = None,
         engine: Engine | None = None,
+        source: str | Path | None = None,
     ) -> None:
         if network.config is None:
             raise ValueError("the network has no configuration: its normalisation is not known")
         self.network = network.eval()
         self.engine = engine or TorchEngine(network)
         self.config, self.patch = network.config, network.backbone.patch
-        self.points = dict(points or {})
+        self.points, self.source = dict(points or {}), source
         colours = self.config.colours or distinct_colours(len(self.config.classes))
         ignore = 255 if len(colours) <= 255 else 65535
         self.classes = ClassSet(tuple(self.config.classes), tuple(colours), ignore)
@@ -58,14 +61,28 @@ class Predictor:
     def __repr__(self) -> str:
         config, points = self.config, ", ".join(self.points) or "none"
         return (
-            f"Predictor({config.backbone}, {config.decoder} decoder, "
+            f"{type(self).__name__}({config.backbone}, {config.decoder} decoder, "
             f"{len(config.classes)} classes, operating points: {points})"
         )
 
     @property
     def device(self) -> torch.device:
-        """Where the network's weights lie."""
-        return next(self.network.parameters()).device
+        """Where the network's weights lie; those of an exported file on the CPU."""
+        device = next(self.network.parameters()).device
+        return torch.device("cpu") if device.type == "meta" else device
+
+    def weights(self) -> PausingSegmenter:
+        """The network, where it has weights: an exported file keeps them to itself."""
+        if next(self.network.parameters()).is_meta:
+            raise ValueError(
+                f'"{self.source}" is an exported file, and this needs the network itself: '
+                f"give the model that it was exported from"
+            )
+        return self.network
+
+    def fingerprint(self) -> str:
+        """A text that differs where any weight differs."""
+        return self.engine.fingerprint() or fingerprint(self.network.state_dict())
 
     @property
     def modes(self) -> dict[str, Mode]:
@@ -84,6 +101,7 @@ class Predictor:
         self.network.check(replace(mode, size=None))
         return mode
 
+    @checked
     def predict(
         self,
         image: ImageLike,
@@ -96,12 +114,17 @@ class Predictor:
     ) -> Segmentation:
         """The segmentation of one image: a file, a PIL image, or RGB bytes (h, w, 3).
 
-        ``mode`` is a `Mode`, its text such as ``3:0.4 exit``, or the name of an operating point.
-        The rest is as in `Inference`.
+            result = model.predict("street.jpg", mode="3:0.4 exit")
+            result.labels, result.overlay()
+
+        ``mode`` is a `Mode`, its text, or the name of an operating point; without it nothing
+        pauses. ``window`` cuts a large image into squares of that side, ``stride`` apart. At
+        several ``scales``, or with ``flip`` also mirrored, the probabilities are averaged.
         """
         inference = Inference(window=window, stride=stride, scales=tuple(scales), flip=flip)
         return self.predict_batch([image], mode, inference)[0]
 
+    @checked
     def predict_batch(
         self,
         images: Iterable[ImageLike],
@@ -112,6 +135,7 @@ class Predictor:
         found = self.predict_many(images, [mode], inference)
         return next((results for _, results in found), [])
 
+    @checked
     def predict_many(
         self,
         images: Iterable[ImageLike],
@@ -124,28 +148,33 @@ class Predictor:
         Where all windows of all images fit one batch, what modes of one size have in common is
         computed once.
         """
-        arrays = [_as_array(image) for image in images]
+        arrays = [as_pixels(image) for image in images]
         known = [self.mode(mode, study=bool(given)) for mode in modes]
         inference = inference or Inference()
         for numbers in by_size(known).values():
             begin, same = time.perf_counter(), [known[number] for number in numbers]
             plans = [self._plans(image, same[0].size, inference) for image in arrays]
             for index in self._run(plans, same, inference.batch, given):
+                answers = [tuple(plan.answer() for plan in each) for each in plans]
                 with torch.inference_mode():
-                    labels = [full_labels([p.enlarge() for p in each]).numpy() for each in plans]
+                    labels = [full_labels([a.enlarge() for a in each]).numpy() for each in answers]
                 seconds = (time.perf_counter() - begin) / len(arrays)
                 results = [
                     Segmentation(
                         image=image,
                         labels=label,
-                        entropy=plan.entropy(),
+                        entropy=own[0].entropy(),
                         paused_after=plan.paused_after(),
+                        merged_after=plan.merged_after(),
                         patch=plan.geometry.patch_pixels,
                         mode=same[index],
                         seconds=seconds,
                         classes=self.classes,
+                        answers=own,
                     )
-                    for image, label, (plan, *_) in zip(arrays, labels, plans, strict=True)
+                    for image, label, own, (plan, *_) in zip(
+                        arrays, labels, answers, plans, strict=True
+                    )
                 ]
                 yield numbers[index], results
                 begin = time.perf_counter()
@@ -175,10 +204,10 @@ class Predictor:
             for part in parts:
                 images = self._normalised(part)
                 same = [replace(modes[number], size=None) for number in group]
-                for number, logits, paused in self.engine.answers(images, same, given):
-                    answers = zip(part, logits.float().cpu(), paused.cpu(), strict=True)
-                    for (plan, corner), one, blocks in answers:
-                        plan.logits[corner], plan.paused[corner] = one, blocks
+                for number, logits, *maps in self.engine.answers(images, same, given):
+                    each = zip(part, logits.float().cpu(), *(m.cpu() for m in maps), strict=True)
+                    for (plan, corner), *found in each:
+                        plan.logits[corner], plan.paused[corner], plan.merged[corner] = found
                     if part is parts[-1]:
                         yield group[number]
 
@@ -213,11 +242,8 @@ class Predictor:
         Without windows to cut it into, an image larger than those of training would be slower and
         less accurate: it is scaled down to them.
         """
-        trained = self.config.trained_side
-        if asked is not None or self.config.short_side:
-            return asked or self.config.short_side
-        is_large = trained is not None and min(size) > trained
-        return trained if is_large and not (inference and inference.window) else None
+        trained = None if inference and inference.window else self.config.trained_side
+        return asked or short_side_of(size, self.config.short_side, trained)
 
     def scaled(
         self, size: Size, mode: ModeLike = UNPAUSED, inference: Inference | None = None
@@ -267,7 +293,14 @@ class Predictor:
         return self._normalised([(plan, (0, 0))])
 
 
-def _as_array(image: ImageLike) -> Pixels:
+def short_side_of(size: Size, short_side: int | None, trained_side: int | None) -> int | None:
+    """The length to which a model scales the shorter side of an image; None leaves it as it is."""
+    is_large = trained_side is not None and min(size) > trained_side
+    return short_side or (trained_side if is_large else None)
+
+
+def as_pixels(image: ImageLike) -> Pixels:
+    """An image as uint8 RGB (h w 3)."""
     if isinstance(image, str | Path):
         return read_image(image)
     if isinstance(image, Image.Image):

@@ -11,7 +11,12 @@ from PIL import Image
 
 from paumer import drawing
 from paumer.classes import ClassSet, Colour, paint
+from paumer.inference.outlines import Ring, outlines, run_lengths
+from paumer.inference.tiles import Answer, full_probabilities
 from paumer.mode import Mode
+
+CocoEntry = dict[str, object]
+"""An image, an annotation or a category of a COCO file."""
 
 Pixels = UInt8[np.ndarray, "h w 3"]
 
@@ -19,6 +24,7 @@ _STOPS = ((20, 190, 255), (24, 70, 240), (60, 90, 180))  # Red, green and blue a
 _GLOW = np.stack([np.interp(range(256), (0, 128, 255), stops) for stops in _STOPS], 1).astype("u1")
 """Colours from dark blue over red to pale yellow."""
 
+_DARK, _LIGHT = (38, 40, 44), (235, 235, 230)  # Stripes of merged patches.
 _BLOCK_COLOURS = ((0, 158, 115), (204, 121, 167), (230, 159, 0), (86, 180, 233), (240, 228, 66))
 
 
@@ -26,19 +32,23 @@ _BLOCK_COLOURS = ((0, 158, 115), (204, 121, 167), (230, 159, 0), (86, 180, 233),
 class Segmentation:
     """An image's labels, and where the work went.
 
-    ``paused_after`` gives for each patch the block after which it paused, 0 for never;
-    ``entropy`` is that of the final prediction, in nats. A patch covers ``patch`` pixels down
-    and across. Of several scales these are the first one's.
+    ``paused_after`` gives for each patch the block after which it paused, 0 for never,
+    ``merged_after`` the one after which it became part of a similar patch, with which it may have
+    paused later. ``entropy`` is that of the final prediction, in nats. A patch covers ``patch``
+    pixels down and across. Of several scales these are the first one's.
     """
 
     image: UInt8[np.ndarray, "_ _ 3"]
     labels: Int[np.ndarray, "h w"] | UInt8[np.ndarray, "h w"]
     entropy: Float[np.ndarray, "gh gw"]
     paused_after: UInt8[np.ndarray, "ph pw"]
+    merged_after: UInt8[np.ndarray, "ph pw"]
     patch: tuple[float, float]
     mode: Mode
     seconds: float
     classes: ClassSet
+    answers: Sequence[Answer] = ()
+    """The logits of every pass, of which probabilities are made."""
 
     def __repr__(self) -> str:
         height, width = self.labels.shape
@@ -51,40 +61,108 @@ class Segmentation:
         """The overlay, by which a notebook shows the result."""
         return drawing.encode(self.overlay())
 
-    def class_shares(self) -> dict[str, float]:
-        """The share of the image that each class covers."""
+    def class_ratios(self) -> dict[str, float]:
+        """What ratio of the image each class covers."""
         counts = np.bincount(self.labels.ravel(), minlength=len(self.classes.names))
         return dict(zip(self.classes.names, (counts / self.labels.size).tolist(), strict=False))
 
+    def probabilities(self, full_size: bool = True) -> Float[np.ndarray, "classes _h _w"]:
+        """The probability of each class at each pixel, or at each cell of the coarse grid.
+
+        At full size that is four bytes for each class and pixel, and of several scales their mean;
+        on the coarse grid, that of ``entropy``, it is the first one's.
+        """
+        if not self.answers:
+            raise ValueError("this segmentation was made without probabilities: predict gives them")
+        if not full_size:
+            return self.answers[0].probabilities().numpy()
+        return full_probabilities([answer.enlarge() for answer in self.answers]).numpy()
+
+    def polygons(self) -> dict[str, list[Ring]]:
+        """The outlines of each class in the image, as corners (x, y): exact to the pixel.
+
+        Outer rings run clockwise and those of holes the other way.
+        """
+        return {name: outlines(self.labels == label) for label, name in self._present()}
+
+    def to_coco(self, file_name: str = "", image_id: int = 1) -> dict[str, list[CocoEntry]]:
+        """The labels as the content of a COCO file: a mask in runs for each class in the image.
+
+        The category of a class is its label plus one. Those of several images are joined by their
+        annotations; give each image its own ``image_id``.
+        """
+        height, width = self.labels.shape
+        annotations: list[CocoEntry] = []
+        for label, _ in self._present():
+            mask = self.labels == label
+            rows, columns = (np.flatnonzero(mask.any(axis)).tolist() for axis in (1, 0))
+            box = [columns[0], rows[0], columns[-1] + 1 - columns[0], rows[-1] + 1 - rows[0]]
+            annotations.append(
+                {
+                    "id": image_id * 100_000 + label + 1,
+                    "image_id": image_id,
+                    "category_id": label + 1,
+                    "segmentation": {"size": [height, width], "counts": run_lengths(mask)},
+                    "area": int(mask.sum()),
+                    "bbox": box,
+                    "iscrowd": 0,
+                }
+            )
+        image = {"id": image_id, "file_name": file_name, "width": width, "height": height}
+        names = enumerate(self.classes.names, 1)
+        categories: list[CocoEntry] = [{"id": number, "name": name} for number, name in names]
+        return {"images": [image], "annotations": annotations, "categories": categories}
+
+    def _present(self) -> list[tuple[int, str]]:
+        """The labels in the image that stand for a class, and its name."""
+        found = np.unique(self.labels).tolist()
+        return [(label, self.classes.names[label]) for label in found if label < len(self.classes)]
+
     def overlay(self, alpha: float = 0.5) -> Image.Image:
         """The image with its classes painted over it, and a legend."""
-        colours, shares = self.classes.colours, self.class_shares().items()
-        entries = [(*share, colour) for share, colour in zip(shares, colours, strict=True)]
+        colours, ratios = self.classes.colours, self.class_ratios().items()
+        entries = [(*ratio, colour) for ratio, colour in zip(ratios, colours, strict=True)]
         return drawing.with_legend(self.blended(alpha), [e for e in entries if e[1] > 0])
 
     def pause_map(self) -> Image.Image:
-        """The image with each paused patch tinted by the block it paused after, and a legend."""
+        """The image with each paused patch tinted by its block, merged ones striped; a legend."""
         blocks = (0, *self.mode.pause.blocks)
         names = ["all blocks (not tinted)", *(f"paused after block {b}" for b in blocks[1:])]
         shares = [float((self.paused_after == block).mean()) for block in blocks]
         colours = [None, *block_colours(len(blocks))[1:]]
-        return drawing.with_legend(self.tinted(), list(zip(names, shares, colours, strict=True)))
+        entries = list(zip(names, shares, colours, strict=True))
+        if self.mode.merge:
+            share = float((self.merged_after > 0).mean())
+            entries.append(("merged into a similar patch (striped)", share, _DARK))
+        return drawing.with_legend(self.tinted(), entries)
 
     def tinted(self, alpha: float = 0.6, colours: Sequence[Colour] | None = None) -> Pixels:
         """The image with each paused patch tinted by the block it paused after.
 
-        ``colours`` are one for patches that never pause, which is not used, and one for each pause.
+        Patches that became part of another one are striped. ``colours`` are one for patches that
+        never pause, which is not used, and one for each pause.
         """
         numbers = np.searchsorted((0, *self.mode.pause.blocks), self.paused_after)
-        rows, columns = (
-            np.minimum(np.arange(side) / self.patch[axis], numbers.shape[axis] - 1).astype(int)
-            for axis, side in enumerate(self.labels.shape)
-        )
-        large = numbers.astype(np.uint8)[rows][:, columns]
+        large = self._enlarged(numbers.astype(np.uint8))
         palette = np.asarray(colours or block_colours(len(self.mode.pause.blocks) + 1), np.uint8)
         mixed = drawing.overlay(self.image, palette[large], alpha)
         mixed[large == 0] = self.image[large == 0]
+        if self.merged_after.any():
+            width = max(1, round(min(self.patch) / 10))
+            down, across = (np.arange(side) // width for side in self.labels.shape)
+            stripe, merged = (down[:, None] + across) % 6, self._enlarged(self.merged_after) > 0
+            for number, colour in enumerate((_DARK, _LIGHT)):  # One is seen on any ground.
+                mixed[merged & (stripe == number)] = colour
         return mixed
+
+    def _enlarged(self, grid: UInt8[np.ndarray, "ph pw"]) -> UInt8[np.ndarray, "h w"]:
+        """Each pixel with the value of its patch."""
+        rows, columns = (
+            np.minimum(np.arange(side) / self.patch[axis], grid.shape[axis] - 1).astype(int)
+            for axis, side in enumerate(self.labels.shape)
+        )
+        large: UInt8[np.ndarray, "h w"] = grid[rows][:, columns]
+        return large
 
     def blended(self, alpha: float = 0.5) -> Pixels:
         """The image with its classes painted over it."""
@@ -112,7 +190,7 @@ class Segmentation:
         return paths
 
 
-KINDS: dict[str, Callable[[Segmentation], Image.Image | drawing.Picture]] = {
+KINDS: dict[str, Callable[[Segmentation], Image.Image | Pixels]] = {
     "mask": lambda result: drawing.mask_image(result.labels, result.classes),
     "colour": Segmentation.painted,
     "overlay": Segmentation.overlay,

@@ -7,7 +7,7 @@ of labels needs only a slice of ``down``.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -19,6 +19,7 @@ from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
+from paumer.arguments import check_fields
 from paumer.data.images import PIXEL_LIMIT
 from paumer.mode import FULL_SIZE
 
@@ -50,6 +51,7 @@ class Inference:
     batch: int = 8
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("window", "stride", "batch"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -154,9 +156,41 @@ def full_labels(passes: Sequence[Pass]) -> UInt8[Tensor, "h w"] | Int[Tensor, "h
 
     Of several passes of one image, at other scales or mirrored, the probabilities are averaged.
     """
-    classes, (_, down, across) = len(passes[0][0]), passes[0]
-    height, width = (sum(len(matrix) for matrix, _ in pieces) for pieces in (down, across))
-    labels = torch.empty(height, width, dtype=torch.uint8 if classes <= 256 else torch.int32)
+    kind = torch.uint8 if len(passes[0][0]) <= 256 else torch.int32
+    labels = torch.empty(_full_size(passes), dtype=kind)
+    for part, values in _strips(passes):
+        labels[part] = values.max(1).indices
+    return labels
+
+
+def full_logits(one: Pass) -> Float[Tensor, "classes h w"]:
+    """The logits of every pixel."""
+    logits = torch.empty(len(one[0]), *_full_size([one]))
+    for part, values in _strips([one]):
+        logits[:, *part] = values.transpose(0, 1)
+    return logits
+
+
+def full_probabilities(passes: Sequence[Pass]) -> Float[Tensor, "classes h w"]:
+    """The probability of every class at every pixel."""
+    if len(passes) == 1:
+        return full_logits(passes[0]).softmax(0)
+    probabilities = torch.empty(len(passes[0][0]), *_full_size(passes))
+    for part, values in _strips(passes):
+        probabilities[:, *part] = values.transpose(0, 1) / len(passes)
+    return probabilities
+
+
+def _full_size(passes: Sequence[Pass]) -> Size:
+    height, width = (sum(len(matrix) for matrix, _ in pieces) for pieces in passes[0][1:])
+    return height, width
+
+
+def _strips(
+    passes: Sequence[Pass],
+) -> Iterator[tuple[tuple[slice, slice], Float[Tensor, "rows classes columns"]]]:
+    """Strip by strip: where it is, and its logits; of several passes the sum of probabilities."""
+    height, width = _full_size(passes)
     for number, left in enumerate(range(0, width, TILE)):
         tiles = []
         for coarse, down, across in passes:  # Across first: there are few coarse rows.
@@ -168,9 +202,7 @@ def full_labels(passes: Sequence[Pass]) -> UInt8[Tensor, "h w"] | Int[Tensor, "h
                 matrix, used = down[place]
                 logits = (matrix @ tile[used].flatten(1)).view(len(matrix), *tile.shape[1:])
                 strips.append(logits if len(tiles) == 1 else logits.softmax(1))
-            best = sum(strips[1:], strips[0]).max(1).indices
-            labels[top : top + STRIP, left : left + TILE] = best
-    return labels
+            yield (slice(top, top + STRIP), slice(left, left + TILE)), sum(strips[1:], strips[0])
 
 
 @dataclass(frozen=True)
@@ -240,17 +272,42 @@ class Geometry:
         )
         return coarse, blending(down, STRIP), blending(across, TILE, mirrored)
 
-    def paste(self, grids: Mapping[Corner, Shaped[Tensor, "gh gw"]]) -> Shaped[Tensor, "_ _"]:
+    def paste(
+        self, grids: Mapping[Corner, Shaped[Tensor, "*many gh gw"]]
+    ) -> Shaped[Tensor, "*many _ _"]:
         """The windows' grids as one grid of the image; where they overlap the first counts."""
         first = grids[0, 0]
-        cells = [count / side for count, side in zip(first.shape, self.padded, strict=True)]
+        cells = [count / side for count, side in zip(first.shape[-2:], self.padded, strict=True)]
         height, width = (math.ceil(s * c) for s, c in zip(self.scaled, cells, strict=True))
-        whole = first.new_zeros(height, width)
+        whole = first.new_zeros(*first.shape[:-2], height, width)
         for corner, grid in reversed(list(grids.items())):
             top, left = (round(start * c) for start, c in zip(corner, cells, strict=True))
-            part = whole[top : top + grid.shape[0], left : left + grid.shape[1]]
-            part.copy_(grid[: part.shape[0], : part.shape[1]])
+            part = whole[..., top : top + grid.shape[-2], left : left + grid.shape[-1]]
+            part.copy_(grid[..., : part.shape[-2], : part.shape[-1]])
         return whole
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """The network's logits of all windows in one pass of an image."""
+
+    geometry: Geometry
+    logits: Mapping[Corner, Float[Tensor, "classes gh gw"]] = field(repr=False)
+    mirrored: bool = False
+
+    def enlarge(self) -> Pass:
+        """The coarse logits, and how they make those of the image as it came in."""
+        return self.geometry.enlarge(self.logits, self.mirrored)
+
+    def probabilities(self) -> Float[Tensor, "classes gh gw"]:
+        """The probability of every class on the image's coarse grid."""
+        return self.geometry.paste({at: part.softmax(0) for at, part in self.logits.items()})
+
+    def entropy(self) -> Float[np.ndarray, "gh gw"]:
+        """The entropy of the prediction on the image's coarse grid."""
+        logs = {corner: logits.log_softmax(0) for corner, logits in self.logits.items()}
+        grids = {corner: -(log.exp() * log).sum(0) for corner, log in logs.items()}
+        return self.geometry.paste(grids).numpy()
 
 
 @dataclass
@@ -262,6 +319,7 @@ class Plan:
     mirrored: bool = False
     logits: dict[Corner, Float[Tensor, "classes gh gw"]] = field(default_factory=dict)
     paused: dict[Corner, Int[Tensor, "ph pw"]] = field(default_factory=dict)
+    merged: dict[Corner, Int[Tensor, "ph pw"]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -279,19 +337,17 @@ class Plan:
         (top, left), (height, width) = corner, self.geometry.window
         return self.pixels[:, top : top + height, left : left + width]
 
-    def enlarge(self) -> Pass:
-        """The coarse logits, and how they make those of the image as it came in."""
-        return self.geometry.enlarge(self.logits, self.mirrored)
-
-    def entropy(self) -> Float[np.ndarray, "gh gw"]:
-        """The entropy of the final prediction on the image's coarse grid."""
-        logs = {corner: logits.log_softmax(0) for corner, logits in self.logits.items()}
-        grids = {corner: -(log.exp() * log).sum(0) for corner, log in logs.items()}
-        return self.geometry.paste(grids).numpy()
+    def answer(self) -> "Answer":
+        """What the network answered to all windows."""
+        return Answer(self.geometry, dict(self.logits), self.mirrored)
 
     def paused_after(self) -> UInt8[np.ndarray, "ph pw"]:
         """The block after which each patch of the image paused."""
         return self.geometry.paste(self.paused).to(torch.uint8).numpy()
+
+    def merged_after(self) -> UInt8[np.ndarray, "ph pw"]:
+        """The block after which each patch of the image became part of another one."""
+        return self.geometry.paste(self.merged).to(torch.uint8).numpy()
 
 
 def scaled_size(size: Size, short_side: int | None) -> Size:

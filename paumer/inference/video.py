@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from paumer.drawing import Picture
+from paumer.classes import Pixels
 from paumer.inference.exported import need
 
 _PATIENCE = 15.0
@@ -51,7 +51,7 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         """How many frames the file says it has; 0 where it does not say."""
         self.has_sound = bool(self._file.streams.audio)
 
-    def __iter__(self) -> Iterator[Picture]:
+    def __iter__(self) -> Iterator[Pixels]:
         av = need("av", "video")
         try:
             for frame in self._file.decode(self._stream):
@@ -84,7 +84,7 @@ class VideoWriter(AbstractContextManager["VideoWriter"]):
             self._packets = (p for p in self._sound_file.demux(source) if p.dts is not None)
         self._packet = next(self._packets, None)
 
-    def write(self, image: Picture) -> None:
+    def write(self, image: Pixels) -> None:
         """Add one image; the first one decides the size."""
         av = need("av", "video")
         height, width = image.shape[:2]

@@ -3,6 +3,7 @@
 import difflib
 from importlib import import_module
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, cast
 
 import timm
@@ -13,8 +14,7 @@ from timm.models import is_model_in_modules, load_checkpoint
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
-
-from paumer.untrusted import shorten
+from torch.nn import functional as F
 
 POSITION_RESIZE: dict[str, dict[str, Any]] = {
     "timm": {"interpolation": "bicubic", "antialias": True},
@@ -27,6 +27,8 @@ _MODULES = ["vision_transformer", "deit", "eva"]  # Where timm keeps its plain V
 _CLASSIFIER = ("head", "fc_norm", "attn_pool", "pre_logits")  # Parts only a classifier uses.
 _ATTENTION_ENDS = ("attn.proj", "attn_out_proj")  # The layer after each attention in timm's blocks.
 
+Grid = tuple[int, int]
+"""How many patches an image has down and across."""
 Images = Float[Tensor, "b 3 h w"]
 Tokens = Float[Tensor, "b t d"]
 Table = Float[Tensor, "n r"] | Float[Tensor, "b 1 n r"]
@@ -66,7 +68,7 @@ class Backbone(nn.Module):
         """How many blocks there are."""
         self.patch: tuple[int, int] = vit.patch_embed.patch_size
         """Height and width of a patch in pixels."""
-        self._kept: tuple[Tensor, int, dict[tuple[int, int], Positions]] | None = None
+        self._kept: tuple[Tensor, int, dict[Grid, Positions]] | None = None
 
     @property
     def blocks(self) -> nn.Sequential | nn.ModuleList:
@@ -95,7 +97,7 @@ class Backbone(nn.Module):
             tokens = torch.cat([*heads, patches], 1) + position
         return vit.norm_pre(vit.pos_drop(tokens)), table
 
-    def _positions_of(self, grid: tuple[int, int]) -> Positions:
+    def _positions_of(self, grid: Grid) -> Positions:
         """Position embeddings and rotary table of a grid of patches; kept while nothing learns."""
         if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return self._make_positions(grid)
@@ -114,9 +116,14 @@ class Backbone(nn.Module):
             positions = kept[2][grid] = self._make_positions(grid)
         return positions
 
-    def _make_positions(self, grid: tuple[int, int]) -> Positions:
+    def _make_positions(self, grid: Grid) -> Positions:
         vit, position = self.vit, self.vit.pos_embed
-        if position is not None:
+        if position is not None and isinstance(grid[0], torch.SymInt):  # In an export.
+            prefix = position.shape[1] - vit.patch_embed.num_patches
+            parts = position[:, :prefix], position[:, prefix:]
+            patches = resized(parts[1], vit.patch_embed.grid_size, grid, self.position_resize)
+            position = torch.cat([parts[0], patches], 1)
+        elif position is not None:
             position = resample_abs_pos_embed(
                 position,
                 new_size=list(grid),
@@ -140,6 +147,48 @@ class Backbone(nn.Module):
         return cast(Tensor, self.blocks[number - 1](tokens, **more))
 
 
+def resized(
+    position: Float[Tensor, "1 n d"], old: Grid, new: Grid, kind: str
+) -> Float[Tensor, "1 m d"]:
+    """Position embeddings of a grid for another one that is known only when an export runs.
+
+    By matrices, with the numbers of torch's interpolation; ``kind`` is one of `POSITION_RESIZE`.
+    """
+    down, across = (_matrix(*sides, kind) for sides in zip(old, new, strict=True))
+    channels = position.shape[2]
+    rows = (down @ position.reshape(old[0], -1)).reshape(new[0], old[1], channels)
+    return (across @ rows).reshape(1, -1, channels)
+
+
+def _matrix(old: int, new: int, kind: str) -> Float[Tensor, "m n"]:
+    """How ``new`` values are made of ``old`` ones."""
+    scale = old / new
+    centre = (torch.arange(new, dtype=torch.float32) + 0.5) * scale
+    places = torch.arange(old, dtype=torch.float32)
+    if kind == "timm":  # Smoothed where the grid gets smaller.
+        distance = (places + 0.5 - centre[:, None]) / torch.full((), scale).clamp(min=1.0)
+        weights = _cubic(distance, -0.5)
+        return weights / weights.sum(1, keepdim=True)
+    centre = centre - 0.5
+    if kind == "bilinear":
+        centre = centre.clamp(min=0.0)
+    first = centre.floor()
+    total = torch.zeros_like(centre[:, None] * places)
+    for tap in (0, 1) if kind == "bilinear" else (-1, 0, 1, 2):
+        distance = centre - (first + tap)
+        weight = _cubic(distance, -0.75) if kind == "bicubic" else 1 - distance.abs()
+        near = (first + tap).clamp(0, old - 1)  # Beyond the border its last value counts.
+        total = total + weight[:, None] * (near[:, None] == places)
+    return total
+
+
+def _cubic(x: Float[Tensor, "*s"], a: float) -> Float[Tensor, "*s"]:
+    x = x.abs()
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return torch.where(x < 1, near, torch.where(x < 2, far, 0.0))
+
+
 def gather_table(table: Table, kept: Int[Tensor, "b k"]) -> Float[Tensor, "b 1 k r"]:
     """The rotary table of the patches that continue, which differ from image to image."""
     if table.dim() == 2:
@@ -153,6 +202,16 @@ def extend_table(table: Float[Tensor, "b 1 n r"], count: int) -> Float[Tensor, "
     sines, cosines = table[:, :, :1].expand(-1, -1, count, -1).chunk(2, -1)
     still = torch.cat([torch.zeros_like(sines), torch.ones_like(cosines)], -1)
     return torch.cat([table, still], 2)
+
+
+def attention_bias(
+    sizes: Float[Tensor, "b n"], before: int = 0, behind: int = 0
+) -> Float[Tensor, "b 1 1 t"]:
+    """What makes attention see a token as often as it stands for a patch.
+
+    There are ``before`` and ``behind`` other tokens, each of which stands for itself.
+    """
+    return F.pad(sizes.log(), (before, behind))[:, None, None]
 
 
 def attention_block_macs(block: nn.Module, tokens: int) -> int:
@@ -205,8 +264,9 @@ def create_backbone(
         if weights is False:
             raise
         source = "by download" if file is None else f'from "{file}"'
+        reason = shorten(str(error), 600, placeholder=" ...")
         raise ValueError(
-            f"weights of {name} could not be loaded {source}: {shorten(str(error))}. "
+            f"weights of {name} could not be loaded {source}: {reason}. "
             f"Give a local safetensors file with timm's tensor names, or no weights"
         ) from error
     if norm_eps is not None:
@@ -226,8 +286,8 @@ def _check_name(name: str) -> None:
     if not timm.is_model(plain):
         known = [model for module in _MODULES for model in timm.list_models(module=module)]
         near = difflib.get_close_matches(plain, known, 3)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise ValueError(f'timm has no backbone "{name}".{hint}')
+        hint = ", ".join(near) or "vit_tiny_patch16_384, deit3_small_patch16_224"
+        raise ValueError(f'timm has no backbone "{name}": choose one such as {hint}')
     if not is_model_in_modules(plain, _MODULES):
         raise ValueError(
             f'backbone "{name}" is not a plain ViT: it is hierarchical, convolutional or ties '

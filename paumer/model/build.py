@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paumer.arguments import checked
 from paumer.model.backbone import create_backbone
 from paumer.model.config import ModelConfig
 from paumer.model.segmenter import PausingSegmenter
 
 
+@checked
 def build_model(  # Eight parameters: what a user of the paper's networks chooses, by their names.
     backbone: str = "vit_tiny_patch16_384",
     decoder: str = "mask",
@@ -27,8 +29,6 @@ def build_model(  # Eight parameters: what a user of the paper's networks choose
     embeddings are stored for (default: the backbone's own); images of any size still run. With
     ``context`` the mean of the patches that pause continues in their place.
     """
-    if isinstance(classes, str | bool):
-        raise TypeError(f"classes is {classes!r}: give a list of names, or how many there are")
     names = [f"class {i}" for i in range(classes)] if isinstance(classes, int) else classes
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     part = create_backbone(backbone, size, weights, drop_path)

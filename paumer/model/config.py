@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
-from paumer.untrusted import quoted, shorten
+MODEL_TYPE = "paumer"
+"""By which other tools know the configuration for ours."""
 
 MOST_CLASSES = 10_000
 _LONGEST_NAME = 1000
@@ -44,15 +45,11 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         if not isinstance(self.decoder_options, Mapping):
-            raise ValueError(
-                f"decoder_options {quoted(self.decoder_options)} are not named numbers"
-            )
+            raise ValueError(f"decoder_options {self.decoder_options!r} are not named numbers")
         names = (*_listed(self.classes), self.backbone, self.decoder, self.position_resize)
         for name in (*names, *self.decoder_options):
             if not isinstance(name, str) or len(name) > _LONGEST_NAME:
-                raise ValueError(
-                    f"{quoted(name)} is not a name: give at most {_LONGEST_NAME} letters"
-                )
+                raise ValueError(f"{name!r} is not a name: give at most {_LONGEST_NAME} letters")
         if not 1 <= len(self.classes) <= MOST_CLASSES:
             raise ValueError(
                 f"{len(self.classes)} classes are out of range: give from 1 to {MOST_CLASSES} names"
@@ -70,7 +67,7 @@ class ModelConfig:
             if (side := getattr(self, name)) is not None:
                 _check_numbers(name, [side], 1, (1, _LARGEST), int)
         if not isinstance(self.context, bool):
-            raise ValueError(f"context: {quoted(self.context)} is not true or false")
+            raise ValueError(f"context: {self.context!r} is not true or false")
         for colour in _listed(self.colours):
             _check_numbers("colours", colour, 3, (0, 255), int)
         if self.colours and len(self.colours) != len(self.classes):
@@ -88,8 +85,8 @@ class ModelConfig:
                     f"use paumer 0.1, or train it again without"
                 )
         known = {item.name for item in fields(cls)}
-        if unknown := sorted(set(values) - known - {"format", *_REMOVED}):
-            raise ValueError(f"unknown entries: {shorten(', '.join(unknown), 200)}")
+        if unknown := sorted(set(values) - known - {"format", "model_type", *_REMOVED}):
+            raise ValueError(f"unknown entries: {', '.join(unknown)}")
         if missing := sorted({"backbone", "decoder", "classes", "image_size"} - set(values)):
             raise ValueError(f"missing entries: {', '.join(missing)}")
         return cls(**{key: _frozen(value) for key, value in values.items() if key in known})
@@ -105,7 +102,7 @@ class ModelConfig:
 
 def _listed(values: Any) -> Sequence[Any]:
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise ValueError(f"{quoted(values)} is not a list")
+        raise ValueError(f"{values!r} is not a list")
     return values
 
 
@@ -115,9 +112,9 @@ def _check_numbers(
     for value in _listed(values):
         if isinstance(value, bool) or not isinstance(value, kind):
             whole = "whole " if kind is int else ""
-            raise ValueError(f"{name}: {quoted(value)} is not a {whole}number")
+            raise ValueError(f"{name}: {value!r} is not a {whole}number")
         if not limits[0] <= value <= limits[1]:
-            raise ValueError(f"{name}: {quoted(value)} is out of range, {limits[0]} to {limits[1]}")
+            raise ValueError(f"{name}: {value!r} is out of range, {limits[0]} to {limits[1]}")
     if len(values) != count:
         raise ValueError(f"{name} needs {count} numbers, not {len(values)}")
 

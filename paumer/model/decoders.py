@@ -9,11 +9,8 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from paumer.merging import attention_bias
-from paumer.model.backbone import attention_block_macs
+from paumer.model.backbone import Grid, attention_bias, attention_block_macs
 
-Grid = tuple[int, int]
-"""How many patches an image has down and across."""
 Patches = Float[Tensor, "b n d"]
 Logits = Float[Tensor, "b n classes"]
 Sizes = Float[Tensor, "b n"]

@@ -23,12 +23,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from paumer.disk import new_beside, sync
-from paumer.model.config import ModelConfig
+from paumer.model.config import MODEL_TYPE, ModelConfig
 from paumer.untrusted import read_json, shorten
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "README.md"
+PROCESSOR_FILE = "preprocessor_config.json"
 POINTS_FILE = "operating_points.json"
 MODELS = Path(__file__).parents[1] / "models"
 """Where the built-in models lie, each a directory of its name."""
@@ -43,7 +44,10 @@ def save_model(directory: Path, config: ModelConfig, tensors: Mapping[str, Tenso
     """
     with new_beside(directory) as new:
         _save_tensors(new / WEIGHTS_FILE, tensors)
-        (new / CONFIG_FILE).write_text(json.dumps(config.to_json(), indent=2) + "\n", "utf-8")
+        values = {"model_type": MODEL_TYPE, **config.to_json()}
+        (new / CONFIG_FILE).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+        # What transformers asks for; the rest it reads from the configuration (huggingface.py).
+        (new / PROCESSOR_FILE).write_text('{"image_processor_type": "PaumerImageProcessor"}\n')
         if not (directory / CARD_FILE).exists():
             (new / CARD_FILE).write_text(_model_card(config), "utf-8")
         for file in new.iterdir():
@@ -74,7 +78,11 @@ def _move_files(new: Path, directory: Path) -> None:
     """Replace the files of a directory by the new ones, or put the old ones back and raise."""
     before = new / "before"
     before.mkdir()
-    names = [name for name in (WEIGHTS_FILE, CONFIG_FILE, CARD_FILE) if (new / name).exists()]
+    names = [
+        name
+        for name in (WEIGHTS_FILE, CONFIG_FILE, PROCESSOR_FILE, CARD_FILE)
+        if (new / name).exists()
+    ]
     for name in names:
         if (directory / name).exists():
             try:
@@ -155,8 +163,8 @@ def _near(name: str, built_in: Sequence[str]) -> str:
 
 def _hint(suffix: str) -> str:
     """What would do instead of a file with that suffix."""
-    if suffix in (".onnx", ".pt2", ".xml"):
-        return ": an exported file runs by its own script (docs/exporting.md)"
+    if suffix in (".onnx", ".pt2"):
+        return ": an exported file predicts, and cannot be trained or exported again"
     if suffix in (".pth", ".pt", ".ckpt"):
         return ": paumer import makes one of a checkpoint"
     return f": give the folder that holds {CONFIG_FILE} and {WEIGHTS_FILE}"
@@ -193,8 +201,9 @@ def load_model(directory: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
     values = read_json(directory / CONFIG_FILE)
     try:
         config = ModelConfig.from_json(values)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f'cannot read "{directory / CONFIG_FILE}": {error}') from error
+    except (ValueError, TypeError, RecursionError) as error:
+        reason = shorten(str(error))
+        raise ValueError(f'cannot read "{directory / CONFIG_FILE}": {reason}') from error
     try:
         return config, load_file(directory / WEIGHTS_FILE)
     except (SafetensorError, OSError, ValueError) as error:

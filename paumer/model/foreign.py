@@ -4,7 +4,9 @@ Names and shapes only; no network class is known here. Pickles are opened with `
 so that code in them never runs.
 """
 
+import io
 import pickle
+import pickletools
 import re
 import zipfile
 from collections.abc import Mapping
@@ -212,24 +214,21 @@ def _load_pickle(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f'no checkpoint at "{path}"')
     with path.open("rb") as file:
-        start = file.read(2)
-    if start not in (b"PK", *(bytes((0x80, version)) for version in range(2, 6))):
+        start = file.read(4)
+    if start != _ARCHIVE and start[:2] not in (bytes((0x80, version)) for version in range(2, 6)):
         raise ValueError(
             f'"{path}" is not a checkpoint: give the .pth file of rstrudel/segmenter or '
             f"mmsegmentation"
         )
     try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
-                    raise ValueError("it is compressed, which no checkpoint of torch is")
+        _check_pickles(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        found = re.search(r"GLOBAL ([\w.]+)", str(error))
+        found = re.search(r"GLOBAL (?!None)([\w.]+)", str(error))
         more = f", such as {shorten(found[1], 200)}" if found else ""
         raise ValueError(
             f'"{path}" is damaged or holds more than tensors and plain values{more}; '
-            f"such a pickle could run code, so nothing of it was loaded"
+            f"such a pickle could do harm, so nothing of it was loaded"
         ) from error
     except Exception as error:  # There is no saying what a damaged pickle raises.
         advice = "weights_only" in str(error)  # To load it whatever it does.
@@ -238,3 +237,45 @@ def _load_pickle(path: Path) -> Mapping[str, Any]:
     if not isinstance(content, Mapping):
         raise ValueError(f'"{path}" holds a {type(content).__name__}, not a checkpoint')
     return content
+
+
+_ARCHIVE = b"PK\3\4"
+_MOST_PICKLED = 2**22
+_CALLED = re.compile(
+    r"collections (OrderedDict|Counter)|(builtins|__builtin__) (set|complex)"
+    r"|torch\._utils _rebuild_(tensor|tensor_v2|tensor_v3|parameter)"
+    r"|torch (\w+Storage|Size|device|bool|[a-z]+\d+)|torch\.storage \w+Storage"
+)
+"""What pickles of tensors name. Of what torch allows beside it some ask for any amount of memory:
+`bytearray(n)`, `torch.FloatTensor(n)`, encodings of encodings."""
+
+
+def _check_pickles(path: Path) -> None:
+    """Raise if a checkpoint is compressed, or its pickles are long or name more than they need."""
+    with path.open("rb") as file:
+        if file.read(4) != _ARCHIVE:
+            file.seek(0)
+            # A number that says what it is, a version, the machine, the content, names of storages.
+            _check_pickle(file.read(_MOST_PICKLED), 5)
+            return
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        if sum(entry.file_size for entry in entries) > path.stat().st_size or any(
+            entry.compress_type != zipfile.ZIP_STORED for entry in entries
+        ):
+            raise ValueError("it is compressed, which no checkpoint of torch is")
+        for entry in entries:
+            if entry.filename.endswith(".pkl"):
+                _check_pickle(archive.open(entry).read(_MOST_PICKLED), 1)
+
+
+def _check_pickle(content: bytes, count: int) -> None:
+    file = io.BytesIO(content)
+    try:
+        for _ in range(count):
+            for code, argument, _ in pickletools.genops(file):
+                if "GLOBAL" in code.name and not _CALLED.fullmatch(str(argument)):
+                    raise pickle.UnpicklingError("GLOBAL " + str(argument).replace(" ", "."))
+    except ValueError as error:
+        most = f"{_MOST_PICKLED // 2**20} MB"
+        raise ValueError(f"its pickle is damaged or longer than {most}") from error

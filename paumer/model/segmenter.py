@@ -11,14 +11,31 @@ from torch.nn import functional as F
 
 from paumer import criteria, merging, pausing
 from paumer.criteria import Criterion
-from paumer.merging import Merge
+from paumer.merging import Merge, take
 from paumer.mode import UNPAUSED, Mode, ModeLike, read_mode
-from paumer.model.backbone import Backbone, Images, attention_block_macs, extend_table, gather_table
+from paumer.model.backbone import (
+    Backbone,
+    Grid,
+    Images,
+    attention_bias,
+    attention_block_macs,
+    extend_table,
+    gather_table,
+)
 from paumer.model.config import ModelConfig
-from paumer.model.decoders import Decoder, Grid, TokenDecoder, to_grid, upsample
+from paumer.model.decoders import Decoder, TokenDecoder, to_grid, upsample
 from paumer.model.prediction import Prediction
 from paumer.model.pretrained import Pretrained
-from paumer.model.walk import Branch, Coming, Merging, Pause, Step, Walk, active_counts
+from paumer.model.walk import (
+    Branch,
+    Coming,
+    Merging,
+    Pause,
+    Step,
+    Walk,
+    active_counts,
+    group_by_count,
+)
 from paumer.pause_config import Threshold
 from paumer.pausing import Stage, Tokens
 
@@ -167,7 +184,7 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
         bias = None
         if walk.sizes is not None:
             behind = 0 if means is None else means.shape[1]
-            bias = merging.attention_bias(walk.sizes, self.backbone.prefix, behind)
+            bias = attention_bias(walk.sizes, self.backbone.prefix, behind)
         if means is None:
             return replace(walk, tokens=self.backbone.run_block(block, tokens, table, bias))
         count = tokens.shape[1]
@@ -183,7 +200,7 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
         all_logits = self.aux_head(walk.tokens)[:, prefix:]
         all_scores = pause.criterion(all_logits.detach(), walk.patch_index)
         walks = []
-        for images, keep in pausing.group_by_count(all_scores, pause.amount):
+        for images, keep in group_by_count(all_scores, pause.amount):
             part, logits, score = walk, all_logits, all_scores
             if images is not None:
                 part, logits, score = walk.select(images), logits[images], score[images]
@@ -213,15 +230,15 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
             if keep == n:
                 return walk
         patches = walk.tokens[:, prefix:]
-        kept, owner = merging.match(patches, keep)
+        match = merging.match(patches, keep)
         sizes = torch.ones_like(patches[..., 0]) if walk.sizes is None else walk.sizes
-        patches, sizes = merging.merge(patches, sizes, owner, keep)
+        patches, sizes = merging.merge(patches, sizes, match)
         return replace(
             walk,
             tokens=torch.cat([walk.tokens[:, :prefix], patches], 1),
-            patch_index=index.gather(1, kept),
-            table=None if walk.table is None else gather_table(walk.table, kept),
-            merges=(*walk.merges, Merge(merge.block, index, kept, owner)),
+            patch_index=index.gather(1, match.kept),
+            table=None if walk.table is None else gather_table(walk.table, match.kept),
+            merges=(*walk.merges, Merge(merge.block, index, match)),
             sizes=sizes,
         )
 
@@ -261,28 +278,23 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
 
         A decoder of tokens runs on merged ones: what stands for several patches counts so often.
         """
-        prefix, events = self.backbone.prefix, walk.events
+        prefix = self.backbone.prefix
         assert walk.sizes is not None
-        active = walk.patch_index.shape[1]
-        rows, paused = merging.come_apart(
-            active,
-            [event.kept if isinstance(event, Stage) else event for event in events],
-            [event.patch_index.shape[1] for event in events],
-        )
+        rows, paused = walk.come_apart()
         own = walk.tokens[:, prefix:]
         if early_exit:
             values = [self._log_probabilities(walk)]
-            values += [_at(s.logits.log_softmax(-1), p) for s, p in _pairs(walk, paused)]
-            return _at(torch.cat(values, 1), rows)
-        tokens = [own, *(_at(s.tokens[:, prefix:], p) for s, p in _pairs(walk, paused))]
+            values += [take(s.logits.log_softmax(-1), p) for s, p in _pairs(walk, paused)]
+            return take(torch.cat(values, 1), rows)
+        tokens = [own, *(take(s.tokens[:, prefix:], p) for s, p in _pairs(walk, paused))]
         whole = self.backbone.norm(torch.cat(tokens, 1))
         if not isinstance(self.decoder, TokenDecoder):
-            return _at(whole, rows)
+            return take(whole, rows)
         sizes = [walk.sizes]
         for stage, places in _pairs(walk, paused):
             before = torch.ones_like(stage.score) if stage.sizes is None else stage.sizes
             sizes.append(before.gather(1, places))
-        return _at(self.decoder.token_logits(whole, torch.cat(sizes, 1)), rows)
+        return take(self.decoder.token_logits(whole, torch.cat(sizes, 1)), rows)
 
     def _exit(self, walk: Walk) -> Float[Tensor, "b n classes"]:
         stages = [
@@ -356,10 +368,6 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
             return total + (self.decoder.macs(active) if active else 0)
         whole = not isinstance(self.decoder, TokenDecoder)
         return total + self.decoder.macs(patches if whole else active + paused)
-
-
-def _at(values: Float[Tensor, "b n c"], index: Int[Tensor, "b m"]) -> Float[Tensor, "b m c"]:
-    return values.gather(1, index[..., None].expand(-1, -1, values.shape[2]))
 
 
 def _pairs(

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from paumer import merging, pausing
 from paumer.criteria import Criterion
-from paumer.merging import Merge
+from paumer.merging import Match, Merge
 from paumer.mode import Mode
 from paumer.pause_config import Amount, Threshold
 from paumer.pausing import Stage, Tokens
@@ -44,6 +45,15 @@ class Walk:
         both: list[Stage | Merge] = [*self.merges, *self.stages]
         return sorted(both, key=lambda event: (event.block, isinstance(event, Stage)))
 
+    def come_apart(self) -> tuple[Int[Tensor, "b n"], list[Int[Tensor, "b _p"]]]:
+        """Where each patch is found once some were merged: see `merging.come_apart`."""
+        events = self.events
+        return merging.come_apart(
+            self.patch_index.shape[1],
+            [event.kept if isinstance(event, Stage) else event for event in events],
+            [event.patch_index.shape[1] for event in events],
+        )
+
     def select(self, images: Int[Tensor, " g"]) -> "Walk":
         """The same walk of some of its images."""
         stages = []
@@ -54,7 +64,7 @@ class Walk:
             sizes = None if old.sizes is None else old.sizes[images]
             stages.append(Stage(old.block, tokens, patch_index, logits, score, kept, rows, sizes))
         merges = [
-            Merge(old.block, old.patch_index[images], old.kept[images], old.owner[images])
+            Merge(old.block, old.patch_index[images], Match(*(part[images] for part in old.match)))
             for old in self.merges
         ]
         table = self.table
@@ -137,3 +147,20 @@ def active_counts(patches: int, mode: Mode) -> list[tuple[int, bool, int]]:
         patches = count(patches, amount)
         counts.append((block, merges, patches))
     return counts
+
+
+def group_by_count(
+    score: Float[Tensor, "b n"], amount: Amount | int
+) -> list[tuple[Int[Tensor, " g"] | None, int]]:
+    """The images that can run together, and how many patches of each continue.
+
+    By ratio that is the whole batch (``None``). By threshold every image pauses what scores
+    below it, and images whose counts agree form a group. A whole number is the count itself.
+    """
+    if isinstance(amount, int | torch.SymInt):
+        return [(None, amount)]
+    if not isinstance(amount, Threshold):
+        return [(None, pausing.keep_count(score.shape[1], amount))]
+    # "Not below" rather than "at least": a score that is not a number counts as needing work.
+    counts = (~(score < amount.below)).sum(1).clamp(min=1)
+    return [((counts == count).nonzero()[:, 0], count) for count in sorted(set(counts.tolist()))]

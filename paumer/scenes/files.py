@@ -5,9 +5,9 @@ from pathlib import Path
 
 import yaml
 
-from paumer.classes import CAMVID, paint
+from paumer.classes import CAMVID, Pixels, paint
 from paumer.disk import new_beside
-from paumer.drawing import Picture, contact_sheet, mask_image, overlay, write_image
+from paumer.drawing import contact_sheet, mask_image, overlay, write_image
 from paumer.scenes.scene import scene, scene_seeds
 
 
@@ -24,7 +24,7 @@ def write_scenes(
     if directory.exists():
         raise ValueError(f'"{directory}" exists: name a directory that does not')
     with new_beside(directory) as new:
-        samples: list[tuple[Picture, Picture | None]] = []
+        samples: list[tuple[Pixels, Pixels | None]] = []
         done = 0
         for split, count in counts.items():
             for seed in scene_seeds(split, count):

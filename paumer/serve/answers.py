@@ -5,14 +5,21 @@ from base64 import b64encode
 from functools import partial
 
 import numpy as np
+from safetensors.numpy import load, save
 
+from paumer.classes import ClassSet, Pixels
 from paumer.drawing import encode as encode_image
 from paumer.drawing import mask_image
 from paumer.inference.result import Segmentation
+from paumer.mode import Mode
 
-PNG, JSON = "image/png", "application/json"
-OUTPUTS = ("mask", "overlay", "rle", "all")
+PNG, JSON, BYTES = "image/png", "application/json", "application/octet-stream"
+OUTPUTS = ("mask", "overlay", "rle", "arrays", "all")
 """What a client may choose; all of it at once comes as JSON."""
+PRIORITIES = ("low", "normal", "high")
+"""Who is refused first where not all can be in time."""
+
+_ARRAYS = ("labels", "entropy", "paused_after", "merged_after")
 
 png = partial(encode_image, compress_level=1)
 """The image as PNG, packed fast rather than small."""
@@ -20,10 +27,44 @@ png = partial(encode_image, compress_level=1)
 
 def encode(result: Segmentation, output: str) -> tuple[bytes, str]:
     """One output, and its media type: a palette PNG, the image under its classes, or runs."""
+    if output == "arrays":
+        return pack(result), BYTES
     if output == "rle":
         return json.dumps(run_lengths(result), separators=(",", ":")).encode(), JSON
     mask = output == "mask"
     return png(mask_image(result.labels, result.classes) if mask else result.blended()), PNG
+
+
+def pack(result: Segmentation) -> bytes:
+    """What was found, as arrays in a safetensors file whose metadata say how: see `unpack`."""
+    how = {
+        "mode": str(result.mode),
+        "patch": result.patch,
+        "seconds": result.seconds,
+        "names": result.classes.names,
+        "colours": result.classes.colours,
+    }
+    arrays = {name: np.ascontiguousarray(getattr(result, name)) for name in _ARRAYS}
+    return save(arrays, {"segmentation": json.dumps(how)})
+
+
+def unpack(content: bytes, image: Pixels) -> Segmentation:
+    """The segmentation of an image that `pack` made bytes of."""
+    length = int.from_bytes(content[:8], "little")
+    how = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["segmentation"])
+    classes = ClassSet(tuple(how["names"]), tuple(tuple(colour) for colour in how["colours"]))
+    labels, entropy, paused_after, merged_after = (load(content)[name] for name in _ARRAYS)
+    return Segmentation(
+        image=image,
+        labels=labels,
+        entropy=entropy,
+        paused_after=paused_after,
+        merged_after=merged_after,
+        patch=tuple(how["patch"]),
+        mode=Mode.parse(how["mode"]),
+        seconds=how["seconds"],
+        classes=classes,
+    )
 
 
 def run_lengths(result: Segmentation) -> dict[str, object]:
@@ -40,7 +81,7 @@ def run_lengths(result: Segmentation) -> dict[str, object]:
 
 
 def everything(result: Segmentation) -> dict[str, object]:
-    """Size, share of each class and of patches paused after each block (0: never), and images.
+    """Size, ratio of each class, of patches paused after each block (0: never) and merged, images.
 
     Overlay, labels, pauses and entropy are data URLs.
     """
@@ -56,7 +97,8 @@ def everything(result: Segmentation) -> dict[str, object]:
     return {
         "width": width,
         "height": height,
-        "shares": {name: share for name, share in result.class_shares().items() if share},
+        "shares": {name: share for name, share in result.class_ratios().items() if share},
         "blocks": {str(block): float((paused == block).mean()) for block in blocks},
+        "merged": float((result.merged_after > 0).mean()),
         "images": {name: start + b64encode(png(image)).decode() for name, image in drawn.items()},
     }

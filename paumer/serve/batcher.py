@@ -1,23 +1,30 @@
-"""The queue of a service: bounded in time, worked off in batches by one thread."""
+"""The queue of a service: in order of deadlines, worked off in batches by one thread."""
 
 import math
 import threading
-from collections import deque
+from bisect import bisect, insort
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from paumer.drawing import Picture
+import numpy as np
+
+from paumer.classes import Pixels
+from paumer.inference.governor import Due, Governor
 from paumer.inference.result import Segmentation
 from paumer.mode import Mode
-from paumer.serve.governor import QueueGovernor
 
-HEADROOM = 0.62
-"""The share of the target within which a request has to be done to be taken."""
+ADMIT = 0.62
+"""The part of its time within which a request has to be done, at the fastest rung, to be taken.
 
-Run = Callable[[Sequence[Picture], Mode], Sequence[Segmentation]]
+The rest is for reading, decoding, answering and stalls of the machine.
+"""
+AIM = 0.5
+"""The part of its time within which a request should be done at the rung that is chosen."""
+
+Run = Callable[[Sequence[Pixels], Mode], Sequence[Segmentation]]
 
 
 class BusyError(Exception):
@@ -39,20 +46,31 @@ class Done:
 
 @dataclass(eq=False)
 class Job:
-    """An image in the queue.
+    """An image in the queue, to be done ``seconds`` after it ``arrived``.
 
     ``work`` is the seconds that it should take at each rung, ``limit`` the fastest rung allowed;
     a ``mode`` is kept, whatever the governor chooses. Images of one ``size`` (as the network sees
-    them) and mode may run together.
+    them) and mode may run together. Where not all can be in time, those of a lower ``priority``
+    are refused.
     """
 
-    image: Picture
+    image: Pixels
     size: tuple[int, int]
     work: tuple[float, ...]
     limit: int
+    arrived: float
+    seconds: float
     mode: Mode | None = None
-    arrived: float = 0.0
+    priority: int = 0
     done: "Future[Done]" = field(default_factory=Future)
+
+    def due(self, part: float) -> Due:
+        """When a part of its time is over, and its work."""
+        return Due(self.arrived + part * self.seconds, self.work)
+
+
+def _by_deadline(job: Job) -> float:
+    return job.arrived + job.seconds
 
 
 class AbandonedError(Exception):
@@ -63,18 +81,16 @@ class Batcher:
     """Takes jobs as long as they can be done in time, and runs them in batches in its thread.
 
     ``modes`` are those of the governor's rungs. A job is taken if fewer than ``queue`` wait and,
-    with the fastest rung from now on, it would be done within `HEADROOM` of the governor's target,
-    which leaves the rest for reading, decoding, answering and stalls of the machine; an idle
-    batcher takes any.
+    with the fastest rung from now on, it and those behind it would be done within `ADMIT` of their
+    time; an idle batcher takes any.
     """
 
-    def __init__(
-        self, run: Run, modes: Sequence[Mode], governor: QueueGovernor, queue: int, batch: int
-    ) -> None:
-        self.run, self.modes, self.governor = run, tuple(modes), governor
+    def __init__(self, run: Run, modes: Sequence[Mode], queue: int, batch: int) -> None:
+        self.run, self.modes, self.governor = run, tuple(modes), Governor(len(modes))
         self.queue, self.batch = queue, batch
         self.on_batch: Callable[[int, float], None] = lambda size, seconds: None
-        self.waiting: deque[Job] = deque()
+        self.waiting: list[Job] = []
+        """In order of their deadlines."""
         self.running: tuple[Sequence[Job], float, float] | None = None
         """The running batch, the seconds that it should take, and when it began."""
         self._stopping = False
@@ -94,59 +110,70 @@ class Batcher:
         if self.running and all(job.done.cancelled() for job in self.running[0]):
             raise AbandonedError
 
-    def check(self, work: Sequence[float]) -> None:
-        """Raise `BusyError` if there is no room for such work, which then counts as refused."""
+    def check(self, work: Sequence[float], seconds: float) -> None:
+        """Raise `BusyError` if there is no room for such work within so many seconds."""
+        job = Job(np.zeros((0, 0, 3), np.uint8), (0, 0), tuple(work), 0, perf_counter(), seconds)
         with self._wake:
-            now = perf_counter()
-            if wait := self._too_long(now, work):
-                self.governor.arrived(now, work)
+            if wait := self._too_late(job, self.waiting):
                 raise BusyError(wait)
 
     def submit(self, job: Job) -> "Future[Done]":
-        """Put a job into the queue, or raise `BusyError`. Cancel the future to end it."""
+        """Put a job into the queue, or raise `BusyError`. Cancel the future to end it.
+
+        Where it has no room, jobs of a lower priority make some: their futures get the error.
+        """
         with self._wake:
-            now = job.arrived = perf_counter()
-            self.governor.arrived(now, job.work)
-            if wait := self._too_long(now, job.work):
-                raise BusyError(wait)
-            self.waiting.append(job)
+            left, refused = list(self.waiting), list[tuple[Job, float]]()
+            while wait := self._too_late(job, left):
+                lowest = min(reversed(left), key=lambda one: one.priority, default=job)
+                if lowest.priority >= job.priority:
+                    raise BusyError(wait)
+                left.remove(lowest)
+                refused.append((lowest, wait))
+            insort(left, job, key=_by_deadline)
+            self.waiting = left
             self._wake.notify()
+        for one, wait in refused:
+            if one.done.set_running_or_notify_cancel():
+                one.done.set_exception(BusyError(wait))
         job.done.add_done_callback(lambda future: self._leave(job) if future.cancelled() else None)
         return job.done
 
-    def filled(self) -> float:
-        """The time that all that waits and runs takes at the fastest rung, over the target."""
+    def filled(self, target: float) -> float:
+        """The time that all that waits and runs takes at the fastest rung, over a target."""
         with self._wake:
-            backlog = self._backlog(perf_counter())[-1]
-        return self.governor.factor * backlog / self.governor.target
+            work = sum(job.work[-1] for job in self.waiting)
+            rest = self._free_at() - perf_counter() + self.governor.factor * work
+        return max(0.0, rest) / target
 
     def choose(self) -> int:
         """Let the governor look at the queue; the rung that it chooses."""
         with self._wake:
-            now = perf_counter()
-            return self.governor.choose(now, self._backlog(now))
+            waiting = [job.due(AIM) for job in self.waiting]
+            return self.governor.choose(self._free_at(), waiting)
 
     def _leave(self, job: Job) -> None:
         with self._wake, suppress(ValueError):
             self.waiting.remove(job)
 
-    def _backlog(self, now: float) -> list[float]:
-        """The seconds that all that waits and runs should still take at each rung."""
-        rest = 0.0
-        if self.running:
-            _, expected, begin = self.running
-            rest = max(0.0, expected - (now - begin) / self.governor.factor)
-        works = [job.work for job in self.waiting]
-        return [rest + sum(work[i] for work in works) for i in range(len(self.modes))]
+    def _free_at(self) -> float:
+        """When what runs should be done."""
+        now = perf_counter()
+        if not self.running:
+            return now
+        _, expected, begin = self.running
+        return max(now, begin + self.governor.factor * expected)
 
-    def _too_long(self, now: float, work: Sequence[float]) -> float:
-        """How many seconds too late such work would be done, 0 if it is in time."""
-        if not self.waiting and not self.running:
+    def _too_late(self, job: Job, waiting: Sequence[Job]) -> float:
+        """By how many seconds a job, or one behind it, would be late; 0 if there is room for it."""
+        if not waiting and not self.running:
             return 0.0
-        limit = HEADROOM * self.governor.target
-        late = self.governor.factor * (self._backlog(now)[-1] + work[-1]) - limit
-        if len(self.waiting) >= self.queue:
-            late = max(late, self.governor.factor * work[-1])
+        place, factor = bisect(waiting, _by_deadline(job), key=_by_deadline), self.governor.factor
+        free = self._free_at() + factor * sum(one.work[-1] for one in waiting[:place])
+        due = [one.due(ADMIT) for one in (job, *waiting[place:])]
+        late = self.governor.late(free, due, rung=-1)
+        if len(waiting) >= self.queue:
+            late = max(late, factor * job.work[-1])
         return max(0.0, late)
 
     def _work(self) -> None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from time import perf_counter
@@ -23,24 +23,22 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse
 
 from paumer import __version__
 from paumer.data.images import TooLargeError, UnknownKindError
-from paumer.data.isolated import Decoder, DecodingLimitError, DecodingLimits
-from paumer.drawing import Picture
+from paumer.data.isolated import DecodingLimitError, DecodingLimits
 from paumer.scenes.scene import scene, scene_seeds
 from paumer.serve import answers
 from paumer.serve.batcher import BusyError, Done
 from paumer.serve.guard import LOOPBACK, Guard
+from paumer.serve.lanes import CrowdedError, Lanes
 from paumer.serve.openapi import SEGMENT, listing
 from paumer.serve.service import Service
 
 PAGE = Path(__file__).parent / "page"
 SCENES = 6
-QUICK, QUICK_PER_BYTE, QUICK_LANES, SLOW_IMAGES = 0.05, 3e-8, 4, 8
-"""CPU seconds that decoding may take at first, and more for each byte of the file; in so many
-processes; and how many images may wait that take longer."""
 
 _CLOSE = {"connection": "close"}
 _REFUSALS: dict[type[Exception], tuple[int, str]] = {
     BusyError: (429, "busy"),
+    CrowdedError: (429, "decoding"),
     UnknownKindError: (415, "kind"),
     TooLargeError: (413, "large"),
     DecodingLimitError: (422, "decoding"),
@@ -119,26 +117,21 @@ async def _send_file(file: Path, _: Request) -> Response:
 
 
 class Endpoints:
-    """What answers at each path; results are encoded in two threads.
-
-    Images are decoded in processes. Almost all need a few milliseconds; one that needs longer than
-    files of its length do starts again in a lane that gets what computing time is left over.
-    """
+    """What answers at each path; results are encoded in two threads."""
 
     def __init__(self, service: Service, limits: Limits) -> None:
         self.service, self.limits = service, limits
         self.held = 0  # Bytes of all bodies.
-        self.decoder = Decoder()
-        self.lanes = [ThreadPoolExecutor(QUICK_LANES, "quick"), ThreadPoolExecutor(1, "slow")]
-        self.slow = 0  # Images in the slow lane.
-        self.decoding = DecodingLimits(
-            limits.decode_seconds,
-            4 * limits.decode_seconds,
-            limits.decode_bytes,
-            limits.pixels,
-            limits.side,
-            niceness=19,
+        self.lanes = Lanes(
+            DecodingLimits(
+                limits.decode_seconds,
+                4 * limits.decode_seconds,
+                limits.decode_bytes,
+                limits.pixels,
+                limits.side,
+            )
         )
+        service.watch.follow(decoding_seconds=lambda: self.lanes.decoder.seconds)
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -148,14 +141,12 @@ class Endpoints:
         yield
         ticking.cancel()
         await asyncio.to_thread(self.service.stop)
-        for lane in self.lanes:
-            lane.shutdown(wait=False, cancel_futures=True)
-        self.decoder.close()
+        self.lanes.close()
 
     async def _tick(self) -> None:
         """Start the service, then let it look at its queue every second."""
         try:
-            await asyncio.to_thread(self.decoder.start)
+            await asyncio.to_thread(self.lanes.decoder.start)
             await asyncio.to_thread(self.service.start)
             while True:
                 await asyncio.sleep(1)
@@ -172,10 +163,10 @@ class Endpoints:
         except RefusedError as error:
             watch.refuse(error.reason)
             raise
-        except (BusyError, ValueError) as error:
+        except (BusyError, CrowdedError, ValueError) as error:
             status, reason = next(_REFUSALS[kind] for kind in _REFUSALS if isinstance(error, kind))
             watch.refuse(reason)
-            wait = max(1, math.ceil(error.seconds)) if isinstance(error, BusyError) else None
+            wait = None if isinstance(error, ValueError) else max(1, math.ceil(error.seconds))
             headers = {"retry-after": str(wait)} if wait else None
             raise RefusedError(status, reason, str(error), headers) from error
         except ClientDisconnect:
@@ -187,39 +178,20 @@ class Endpoints:
 
     async def _segment(self, request: Request, body: bytearray) -> Response:
         self._check_open()
-        self.service.batcher.check(self.service.seconds)  # Before anything is read of it.
+        if not {"deadline_ms", "priority"} & request.query_params.keys():
+            # Before anything is read of it.
+            self.service.batcher.check(self.service.seconds, self.service.target)
         await self._receive(request, body)
         begin = perf_counter()
         image_file, values = await _read_form(request, bytes(body))
         parameters = self.service.read(values)
-        image = await self._decode(request, image_file)
+        image = await self.lanes.read(image_file, partial(_check_there, request))
         self.service.check_pixels(image, parameters, self.limits.pixels)
-        done = await _unless_gone(request, self.service.submit(image, parameters))
+        done = await _unless_gone(request, self.service.submit(image, parameters, begin))
         point = self.service.point_name(done.result.mode)
         answer = await asyncio.to_thread(self._answer, done, point, parameters.output, begin)
         self.service.watch.answered(point, perf_counter() - begin)
         return answer
-
-    async def _decode(self, request: Request, content: bytes) -> Picture:
-        """The image in a file's content."""
-        slow, loop = self.decoding, asyncio.get_running_loop()
-        seconds = min(QUICK + QUICK_PER_BYTE * len(content), slow.seconds)
-        quick = replace(slow, seconds=seconds, niceness=5)
-        try:
-            return await loop.run_in_executor(self.lanes[0], self.decoder.read, content, quick)
-        except DecodingLimitError:
-            if quick.seconds == slow.seconds:
-                raise
-        if self.slow == SLOW_IMAGES:
-            text = "too many images that take long to decode: try again in 5 s"
-            raise RefusedError(429, "decoding", text, {"retry-after": "5"})
-        self.slow += 1
-        try:
-            if await request.is_disconnected():
-                raise ClientDisconnect
-            return await loop.run_in_executor(self.lanes[1], self.decoder.read, content, slow)
-        finally:
-            self.slow -= 1
 
     async def _receive(self, request: Request, body: bytearray) -> None:
         """Fill the body with what the client sends.
@@ -341,6 +313,11 @@ async def _read_form(request: Request, body: bytes) -> tuple[bytes, dict[str, st
         return await image.read(), values
     finally:
         await form.close()
+
+
+async def _check_there(request: Request) -> None:
+    if await request.is_disconnected():
+        raise ClientDisconnect
 
 
 async def _unless_gone(request: Request, job: "Future[Done]") -> Done:

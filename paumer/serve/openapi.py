@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paumer import __version__
-from paumer.serve.answers import OUTPUTS
+from paumer.serve.answers import OUTPUTS, PRIORITIES
 
 _FILE = {"schema": {"type": "string", "format": "binary"}}
 _FORM = {"type": "object", "properties": {"image": _FILE["schema"]}, "required": ["image"]}
@@ -30,6 +30,13 @@ SEGMENT: dict[str, Any] = {
             default="auto",
         ),
         _option("floor", "With auto: name of the fastest operating point that will do."),
+        _option("deadline_ms", "Milliseconds for the answer (default: the service's target)."),
+        _option(
+            "priority",
+            "Who is refused first where not all can be in time.",
+            enum=list(PRIORITIES),
+            default="normal",
+        ),
         _option("output", "What to answer.", enum=list(OUTPUTS), default="mask"),
     ],
     "requestBody": {

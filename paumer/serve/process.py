@@ -8,6 +8,7 @@ from time import monotonic
 from types import FrameType
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -88,7 +89,10 @@ class _Server(uvicorn.Server):
 
 
 def patient(seconds: float) -> type[H11Protocol]:
-    """HTTP that closes connections which do not finish sending a request's head in time."""
+    """HTTP that closes connections which do not finish sending a request's head in time.
+
+    Who breaks the rules in the midst of a body gets 400 if no answer has begun, and no other.
+    """
 
     class Patient(H11Protocol):
         def connection_made(self, transport: Any) -> None:  # Loops have their own kinds.
@@ -106,5 +110,14 @@ def patient(seconds: float) -> type[H11Protocol]:
                 self.transport.abort()
             else:
                 self.loop.call_later(seconds, self.look, seen, times)
+
+        def send_400_response(self, msg: str) -> None:
+            if self.cycle is not None and not self.cycle.response_complete:
+                self.cycle.disconnected = True  # Its own answer would be one too many.
+                self.cycle.message_event.set()
+            try:
+                super().send_400_response(msg)
+            except h11.LocalProtocolError:  # An answer has begun, or that to HEAD has no content.
+                self.transport.close()
 
     return Patient

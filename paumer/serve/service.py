@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from time import perf_counter
 
 import numpy as np
 
+from paumer.classes import Pixels
 from paumer.data.images import TooLargeError
-from paumer.drawing import Picture
 from paumer.inference.engines import TorchEngine
 from paumer.inference.predictor import Predictor
 from paumer.inference.result import Segmentation
@@ -17,9 +18,8 @@ from paumer.inference.tiles import Inference
 from paumer.measurement import Measurement, pareto_front
 from paumer.mode import UNPAUSED, Mode
 from paumer.pause_config import PauseConfig, Threshold
-from paumer.serve.answers import OUTPUTS
+from paumer.serve.answers import OUTPUTS, PRIORITIES
 from paumer.serve.batcher import Batcher, Done, Job
-from paumer.serve.governor import QueueGovernor
 from paumer.serve.watch import Watch
 
 _USUAL = {"balanced": "3:0.4", "fast": "3:0.4,5:0.4", "fastest": "3:0.4,5:0.4,7:0.4"}
@@ -28,8 +28,11 @@ _USUAL = {"balanced": "3:0.4", "fast": "3:0.4,5:0.4", "fastest": "3:0.4,5:0.4,7:
 _PATIENCE = 8.0
 """The target, in images without pausing, where none is given."""
 
-OPTIONS = ("mode", "floor", "output")
+OPTIONS = ("mode", "floor", "output", "deadline_ms", "priority")
 """The parameters of a request."""
+
+_LONGEST = 3_600_000
+"""The longest deadline, in milliseconds."""
 
 _REMOVED = ("pause", "early_exit", "criterion")
 """Those of 0.1 that are part of the mode now."""
@@ -39,11 +42,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Parameters:
-    """What a client wants: a mode (None: the governor's), the fastest rung allowed, the output."""
+    """What a client wants: a mode (None: the governor's), the fastest rung allowed, the output.
+
+    ``seconds`` is the time it gives, None for the service's target.
+    """
 
     mode: Mode | None
     limit: int
     output: str
+    seconds: float | None = None
+    priority: int = PRIORITIES.index("normal")
 
 
 class Service:
@@ -92,19 +100,18 @@ class Service:
         # A faster point is not slower: where it seems so, the network is too small to tell.
         self.seconds = tuple(np.minimum.accumulate(seconds).tolist())
         self.target = self.target or _PATIENCE * self._expected(size, UNPAUSED)
-        governor = QueueGovernor(len(self.modes), self.target)
         worker = self.predictor
         if isinstance(worker.engine, TorchEngine):  # Others cannot end early.
             engine = TorchEngine(worker.network, lambda: batcher.check_wanted())
             worker = Predictor(worker.network, worker.points, engine)
         run = partial(worker.predict_batch, inference=self._inference)
-        self.batcher = batcher = Batcher(run, self.modes, governor, self._queue, self._batch)
+        self.batcher = batcher = Batcher(run, self.modes, self._queue, self._batch)
         batcher.on_batch = self.watch.batch
         self.watch.follow(
-            point=lambda: governor.rung,
-            point_changes=lambda: governor.changes,
+            point=lambda: batcher.governor.rung,
+            point_changes=lambda: batcher.governor.changes,
             queue=lambda: len(batcher.waiting),
-            queue_filled=batcher.filled,
+            queue_filled=lambda: batcher.filled(self.target),
         )
         self.ready = True
 
@@ -130,7 +137,12 @@ class Service:
             choices = ", ".join(self.names)
             raise ValueError(f'no operating point "{floor}" to stop at: choose of {choices}')
         limit = len(self.names) - 1 if floor is None else self.names.index(floor)
-        return Parameters(self._mode(mode), limit, output)
+        seconds = _deadline(values["deadline_ms"]) if "deadline_ms" in values else None
+        priority = values.get("priority", "normal")
+        if priority not in PRIORITIES:
+            choices = ", ".join(PRIORITIES)
+            raise ValueError(f'priority "{priority}" is not known: choose from {choices}')
+        return Parameters(self._mode(mode), limit, output, seconds, PRIORITIES.index(priority))
 
     def _mode(self, text: str) -> Mode | None:
         """The mode that a client names, None if the governor decides."""
@@ -145,7 +157,7 @@ class Service:
             )
         return self.predictor.mode(text)
 
-    def check_pixels(self, image: Picture, parameters: Parameters, limit: int) -> None:
+    def check_pixels(self, image: Pixels, parameters: Parameters, limit: int) -> None:
         """Raise if the network would run more than ``limit`` pixels, in any mode that may run."""
         height, width = image.shape[:2]
         for mode in self._allowed(parameters):
@@ -156,8 +168,13 @@ class Service:
                     f"{rows * columns:,} pixels, and at most {limit:,} are taken"
                 )
 
-    def submit(self, image: Picture, parameters: Parameters) -> "Future[Done]":
-        """Put an image into the queue, or raise `BusyError`. Cancel the future to end it."""
+    def submit(
+        self, image: Pixels, parameters: Parameters, arrived: float | None = None
+    ) -> "Future[Done]":
+        """Put an image into the queue, or raise `BusyError`. Cancel the future to end it.
+
+        Its time runs from when it ``arrived``, by ``perf_counter``.
+        """
         size, first = (image.shape[0], image.shape[1]), self._allowed(parameters)[0]
         expected = self._expected(size, first)
         work = (expected,) * len(self.modes)
@@ -165,8 +182,23 @@ class Service:
             images = expected / self.seconds[0]  # So many of the model's size take as long.
             least = self.seconds[parameters.limit]
             work = tuple(images * max(seconds, least) for seconds in self.seconds)
-        seen = self.predictor.geometry(size, first).window
-        return self.batcher.submit(Job(image, seen, work, parameters.limit, parameters.mode))
+        seconds, now = parameters.seconds, perf_counter()
+        if seconds is not None and self.batcher.governor.factor * work[-1] > seconds:
+            raise ValueError(
+                f"deadline_ms is {1000 * seconds:g}, and such an image takes about "
+                f"{1000 * self.batcher.governor.factor * work[-1]:.0f} ms: give more time"
+            )
+        job = Job(
+            image,
+            self.predictor.geometry(size, first).window,
+            work,
+            parameters.limit,
+            now if arrived is None else arrived,
+            seconds or self.target,
+            parameters.mode,
+            parameters.priority,
+        )
+        return self.batcher.submit(job)
 
     def point_name(self, mode: Mode) -> str | None:
         """The name of the operating point that is this mode."""
@@ -243,6 +275,17 @@ class Service:
         """The seconds that an image should take, by its MACs and the timing of the first point."""
         timed = self._macs(self.predictor.config.image_size, self.modes[0])
         return self.seconds[0] / timed * self._macs(size, mode)
+
+
+def _deadline(text: str) -> float:
+    """Seconds from a deadline in milliseconds."""
+    try:
+        milliseconds = float(text)
+    except ValueError:
+        milliseconds = 0.0
+    if not 0 < milliseconds <= _LONGEST:
+        raise ValueError(f'deadline_ms is "{text[:20]}": give milliseconds, such as 200')
+    return milliseconds / 1000
 
 
 def _sure_macs(

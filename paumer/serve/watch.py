@@ -17,6 +17,7 @@ _GAUGES = {
     "queue": "Requests that wait",
     "queue_filled": "Waiting time over the latency target",
     "in_flight": "Requests being read, run or answered",
+    "decoding_seconds": "CPU time that decoding images took since start",
 }
 
 

@@ -73,6 +73,11 @@ class Tally:
             _sum(self.sizes, other.sizes),
         )
 
+    def of_images(self, indices: Sequence[int]) -> "Tally":
+        """The tally of some of its images alone, without the confusion of classes and sizes."""
+        chosen = np.isin(self.indices, indices)
+        return Tally(self.indices[chosen], self.images[chosen])
+
     @property
     def totals(self) -> Int[np.ndarray, "3 classes"]:
         """For each class the pixels that are right, labelled so, and truly so."""

@@ -22,6 +22,7 @@ from torch import Tensor
 from paumer import criteria, pausing
 from paumer.criteria import Criterion
 from paumer.disk import cache_directory, replace_file
+from paumer.inference.engines import FileEngine
 from paumer.inference.predictor import Predictor
 from paumer.measurement import Measurement, join
 from paumer.mode import CRITERIA, UNPAUSED, Mode
@@ -253,10 +254,13 @@ def cost_tables(
 ) -> dict[int | None, CostTable]:
     """The cost tables of images like this one at some sizes; None is as the model was trained."""
     tables: dict[int | None, CostTable] = {}
+    network = predictor.network
+    if isinstance(predictor.engine, FileEngine):  # Of its shape, with other weights.
+        network = PausingSegmenter.from_config(predictor.config).eval()
     for size in dict.fromkeys([None, *sizes]):
         mode = Mode(size=size)
         seen = predictor.network_inputs(image, mode)[:1].repeat(batch, 1, 1, 1)
-        table = cached_cost(predictor.network, seen, settings, progress=progress)
+        table = cached_cost(network, seen, settings, progress=progress)
         windows = predictor.windows((image.shape[0], image.shape[1]), mode)
         # Logits are enlarged to the image, whatever the network's input.
         enlarging = tables[None].upsampling if tables else table.upsampling

@@ -31,7 +31,7 @@ def illustrate(predictor: Predictor, image: UInt8[np.ndarray, "h w 3"], mode: Mo
     (result,) = predictor.predict_batch([image], mode)
     with torch.inference_mode():
         seen = predictor.network_inputs(image, mode)
-        prediction = predictor.network(seen, replace(mode, size=None), full_size=False)
+        prediction = predictor.weights()(seen, replace(mode, size=None), full_size=False)
     blocks, paused = mode.pause.blocks, result.paused_after
     colours = block_colours(len(blocks) + 1)[1:]
     key = tuple((f"after block {b}", colour) for b, colour in zip(blocks, colours, strict=True))

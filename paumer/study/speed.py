@@ -18,12 +18,14 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
+from paumer.data.transforms import normalise
 from paumer.inference.engines import Engine, TorchEngine
 from paumer.inference.predictor import Predictor
 from paumer.inference.tiles import scaled_size
 from paumer.measurement import Measurement, per_image
 from paumer.memory import give_back_memory
 from paumer.mode import UNPAUSED, Mode, check_runnable
+from paumer.model.config import ModelConfig
 from paumer.model.decoders import upsample
 from paumer.model.segmenter import PausingSegmenter, pad_to_patches
 from paumer.pause_config import Threshold
@@ -106,7 +108,7 @@ def measure_speed(
         times = {key: column.tolist() for key, column in zip(runs, seconds.T, strict=True)}
         timm, where = times.pop(("timm", UNPAUSED), None), environment(images, settings, engines)
         pausing = {
-            m: pausing_seconds(model, *inputs[m]) for m in modes if m.pause and "torch" in engines
+            m: pausing_seconds(model, *inputs[m]) for m in modes if m.stages and "torch" in engines
         }
         memory = {key: peak_memory(runs[key], device) for key in times}
     measurements = [
@@ -152,7 +154,7 @@ def _run(
     if isinstance(runner, PausingSegmenter):
         logits: Tensor = runner(images, mode, full_size=False).logits
     else:
-        ((_, logits, _),) = runner.answers(images, [mode], {})
+        ((_, logits, *_),) = runner.answers(images, [mode], {})
     return logits if size is None else upsample(logits, size)
 
 
@@ -176,8 +178,9 @@ def time_modes(
     def seen(side: int | None) -> Float[Tensor, "b 3 _h _w"]:
         return predictor.network_inputs(image, Mode(size=side))[:1].repeat(batch, 1, 1, 1)
 
+    engines = {predictor.engine.name: predictor.engine}
     report = measure_speed(
-        predictor.network, seen(None), modes, settings, progress=progress, at_size=seen
+        predictor.network, seen(None), modes, settings, engines, progress, at_size=seen
     )
     size = (image.shape[0], image.shape[1])
     whole = predictor.windows(size)
@@ -236,7 +239,7 @@ def best_batch(
 def pausing_seconds(
     model: PausingSegmenter, images: Float[Tensor, "b 3 h w"], mode: Mode, repeats: int = 6
 ) -> float:
-    """Seconds spent on pausing itself: scoring, choosing, gathering and assembling."""
+    """Seconds spent on pausing and merging themselves, and on assembling what they left."""
     fastest = float("inf")
     images = pad_to_patches(images, model.backbone.patch)
     branch = model.plan([mode], model.grid(images), {})
@@ -247,7 +250,7 @@ def pausing_seconds(
             spent += step.paused * (time.perf_counter() - begin)
             begin = time.perf_counter()
         for walk in step.walks:
-            model.assemble(walk)
+            _ = walk.come_apart() if walk.merges else model.assemble(walk)
         _synchronise(images.device)
         fastest = min(fastest, spent + time.perf_counter() - begin)
     return fastest
@@ -342,3 +345,11 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
+
+
+def network_inputs(
+    images: Sequence[UInt8[np.ndarray, "_ _ 3"]], size: tuple[int, int], config: ModelConfig
+) -> Float[Tensor, "b 3 h w"]:
+    """Images as the network sees them, all scaled to one size."""
+    normal = [normalise(image, config.mean, config.std)[None] for image in images]
+    return torch.cat([F.interpolate(image, size, mode="bilinear") for image in normal])

@@ -21,7 +21,6 @@ from paumer.inference.predictor import Predictor
 from paumer.inference.tiles import Inference
 from paumer.measurement import Measurement
 from paumer.mode import Mode
-from paumer.model.directory import fingerprint
 from paumer.progress import Progress
 from paumer.study.accuracy import Counts, Tally, batches, count
 from paumer.study.speed import has_fixed_cost
@@ -90,7 +89,7 @@ class Sweep:
         """A text that changes with whatever changes the counts, so that old ones never mix in."""
         chosen = range(len(self.dataset)) if self.indices is None else self.indices
         parts = [
-            fingerprint(self.predictor.network.state_dict()),
+            self.predictor.fingerprint(),
             json.dumps(self.predictor.config.to_json(), sort_keys=True),
             f"{self.dataset.name} {self.dataset.split} {len(self.dataset)}",
             *(f"{index} {self._files(index)}" for index in chosen),

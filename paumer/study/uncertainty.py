@@ -101,7 +101,7 @@ def study_blocks(
     the model was trained.
     """
     check_classes(predictor, dataset)
-    network, classes, ignore = predictor.network, len(predictor.classes), dataset.class_set.ignore
+    network, classes, ignore = predictor.weights(), len(predictor.classes), dataset.class_set.ignore
     patch, depth = network.backbone.patch, network.backbone.depth
     counts = np.zeros((depth, classes, 2, BINS), np.int64)
     tallies = [Tally.empty(classes) for _ in range(depth)]

@@ -1,6 +1,6 @@
 """The network before the first step: fresh, from a backbone's weights, or from a trained model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +15,9 @@ from paumer.model.build import build_model
 from paumer.model.config import ModelConfig
 from paumer.model.directory import find_model, load_tensors
 from paumer.model.segmenter import PausingSegmenter
+from paumer.progress import Say
 from paumer.training.feed import mix
 from paumer.training.options import TrainOptions, parse_size
-
-Say = Callable[[str], None]
 
 _CLASS_ROWS = {
     "aux_head.weight": 0,

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from random import Random
 from typing import Any, cast
 
 import torch
@@ -18,7 +19,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from paumer.criteria import Criterion, entropy, random
 from paumer.mode import UNPAUSED, Mode
-from paumer.pause_config import PauseConfig, parse_ranges
+from paumer.pause_config import NO_MERGE, NO_PAUSE, MergeConfig, PauseConfig, parse_ranges
 from paumer.training.feed import Batch, mix
 from paumer.training.losses import PixelLoss
 from paumer.training.options import TrainOptions
@@ -46,6 +47,7 @@ class Training:
             self.average = AveragedModel(self.loss, self.fabric.device, multi_avg_fn=rule)
         self.wrapped, self.optimizer = self.fabric.setup(self.loss, optimizer)
         self.ranges = parse_ranges(self.options.ranges)
+        self.merging = parse_ranges(self.options.merging)
 
     @property
     def result(self) -> PixelLoss:
@@ -112,9 +114,16 @@ class Training:
 
     def draw(self, step: int) -> Mode:
         """This step's mode, the same on every process."""
-        if self.options.criterion == "none" or self.options.learn != "all":
+        options, seed = self.options, self.options.seed
+        if options.learn != "all":
             return UNPAUSED
-        return Mode(pause=PauseConfig.draw(self.options.seed, step, self.ranges))
+        kind = Random(f"kind {seed} {step}").choice(options.draw)
+        pauses = kind in ("pause", "both") and options.criterion != "none"
+        merges = kind in ("merge", "both")
+        return Mode(
+            pause=PauseConfig.draw(seed, step, self.ranges) if pauses else NO_PAUSE,
+            merge=MergeConfig.draw(seed, step, self.merging) if merges else NO_MERGE,
+        )
 
     def criterion(self, batch: Batch, begin: int) -> Criterion:
         """What scores the patches of the images from ``begin`` on."""

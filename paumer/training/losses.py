@@ -17,8 +17,9 @@ from torch.nn import functional as F
 
 from paumer.classes import IGNORE
 from paumer.criteria import Criterion
-from paumer.model.backbone import Images
-from paumer.model.decoders import Grid, to_grid, upsample
+from paumer.merging import Merge, part_of
+from paumer.model.backbone import Grid, Images
+from paumer.model.decoders import to_grid, upsample
 from paumer.model.segmenter import PausingSegmenter, pad_to_patches
 from paumer.pausing import Stage
 
@@ -111,22 +112,30 @@ class PausingLoss(PixelLoss):
         prediction = self.network(images, mode, criterion, full_size=False)
         main = self.cross_entropy(prediction.logits, labels)
         dice = self.dice(prediction.logits, labels) if self.settings.dice else None
-        return Losses(main, self.aux_loss(prediction.stages, prediction.grid, labels), dice)
+        stages, merges = prediction.stages, prediction.merges
+        return Losses(main, self.aux_loss(stages, prediction.grid, labels, merges), dice)
 
-    def aux_loss(self, stages: Sequence[Stage], grid: Grid, labels: Labels) -> Scalar:
+    def aux_loss(
+        self, stages: Sequence[Stage], grid: Grid, labels: Labels, merges: Sequence[Merge] = ()
+    ) -> Scalar:
         """The auxiliary head's loss at each pause, over the patches still active there.
 
         Where patches had paused before, the grid is filled with what the head said of them then,
-        from which nothing is learnt again.
+        from which nothing is learnt again. Merged patches are what the one is that they are part
+        of.
         """
-        loss = torch.zeros((), device=labels.device)
-        for n, stage in enumerate(stages):
-            if n == 0:
-                whole = stage.logits
-            else:
-                rows, values = stage.patch_index.flatten(), stage.logits.flatten(0, 1)
-                whole = whole.detach().flatten(0, 1).index_copy(0, rows, values).view_as(whole)
-            loss = loss + self.cross_entropy(to_grid(whole, grid), labels)
+        if not stages:  # Every parameter gets a gradient: several processes wait for it.
+            return 0 * torch.cat([p.flatten() for p in self.network.aux_head.parameters()]).sum()
+        batch, classes = len(labels), stages[0].logits.shape[2]
+        patches, loss = batch * grid[0] * grid[1], torch.zeros((), device=labels.device)
+        whole = stages[0].logits.new_zeros(patches, classes)
+        for stage in stages:
+            rows, values = stage.patch_index.flatten(), stage.logits.flatten(0, 1)
+            all_active = len(values) == patches
+            whole = values if all_active else whole.detach().index_copy(0, rows, values)
+            before = [merge for merge in merges if merge.block <= stage.block]
+            shown = whole[part_of(before, patches)] if before else whole
+            loss = loss + self.cross_entropy(to_grid(shown.view(batch, -1, classes), grid), labels)
         return loss
 
 

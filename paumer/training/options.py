@@ -1,13 +1,14 @@
 """The options of a training; `paumer train` is derived from them, recipes are files of them."""
 
 import difflib
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 from cyclopts import Group, Parameter
 
+from paumer.arguments import check_fields, fits, in_words
 from paumer.untrusted import quoted, shorten
 
 Several = Parameter(consume_multiple=True, negative=())
@@ -37,6 +38,9 @@ class TrainOptions:
     """Validate on this many images only, spread over the split."""
     save_every: Annotated[int, RUN] = 250
     """Steps between checkpoints."""
+    logger: Annotated[tuple[str, ...], Several, RUN] = ("tensorboard",)
+    """Where numbers go beside metrics.csv: tensorboard, none, or by the extra `loggers` mlflow,
+    wandb, comet."""
 
     backbone: Annotated[str, MODEL] = "vit_tiny_patch16_384"
     """timm name of the backbone."""
@@ -59,6 +63,9 @@ class TrainOptions:
 
     data: Annotated[str, DATA] = "scenes"
     """scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, a data.yaml, or several joined by +."""
+    hold_out: Annotated[str | None, DATA] = None
+    """Validate on the training images whose file names match this regular expression, such as a
+    drive or a site, and train without them."""
     crop: Annotated[str, DATA] = "256"
     """Crop size: a side, or WIDTHxHEIGHT."""
     fit: Annotated[str | None, DATA] = None
@@ -85,6 +92,12 @@ class TrainOptions:
     auxiliary loss."""
     ranges: Annotated[str, PAUSING] = "3-9:0.2-0.8"
     """Blocks to draw from and their range of ratios, such as 3-9:0.2-0.8 or 3:0-0.9,5:0.2-0.6."""
+    draw: Annotated[tuple[str, ...], Several, PAUSING] = ("pause",)
+    """What a step does, drawn from these: pause, merge, both, none. One that is named twice comes
+    twice as often."""
+    merging: Annotated[str, PAUSING] = "1-6:0.02-0.15"
+    """Blocks after which a step that merges does so, up to one that is drawn, and their range of
+    ratios."""
     learn: Annotated[Literal["all", "aux", "block-heads"], PAUSING] = "all"
     """What learns: all, the shared auxiliary head alone, or a head of its own for every block."""
 
@@ -135,6 +148,27 @@ class TrainOptions:
     """cpu, gpu, or auto."""
     precision: Annotated[Literal["fp32", "bf16"], MACHINE] = "fp32"
     """Number format."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+Callback = Callable[[int, dict[str, float]], None]
+"""Called after a step with its number and what is known of it: loss, and sometimes lr and mIoU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainCall(TrainOptions):
+    """The options of a training from Python, where functions can be given too."""
+
+    callbacks: Sequence[Callback] = ()
+    """Each is called after every step."""
+
+    def options(self) -> TrainOptions:
+        """What a file can hold of it."""
+        return TrainOptions(
+            **{item.name: getattr(self, item.name) for item in fields(TrainOptions)}
+        )
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -200,50 +234,20 @@ def read_options(directory: Path) -> TrainOptions:
                 f"begin a new run from this one's model (--init RUN/model)"
             )
     values = {RENAMED.get(name, name): value for name, value in values.items()}
+    values["out"] = directory
     _check_names(values, path)
     for name, kind in get_type_hints(TrainOptions).items():
-        if name in values and not _fits(values[name], kind):
+        if name in values and not fits(values[name], kind):
             given = str(values[name])[:60]
-            raise ValueError(f'{name} is "{given}" in "{path}": give {_in_words(kind)}')
-    modes = values.get("val_mode", TrainOptions.val_mode)
-    return TrainOptions(**{**values, "val_mode": tuple(modes), "out": directory})
-
-
-_WORDS = {
-    int: "a whole number",
-    float: "a number, such as 0.001",
-    bool: "true or false",
-    str: "a text",
-    Path: "a path",
-    NoneType: "null",
-}
-
-
-def _fits(value: object, kind: Any) -> bool:
-    """Whether a value from YAML is of an option's type."""
-    if get_origin(kind) is tuple:
-        return isinstance(value, list) and all(isinstance(item, str) for item in value)
-    if get_origin(kind) is Literal:
-        return value in get_args(kind)
-    if parts := get_args(kind):
-        return any(_fits(value, part) for part in parts)
-    if kind is int:
-        return type(value) is int and abs(value) < 2**63
-    return type(value) in {float: (int, float), Path: (str,)}.get(kind, (kind,))
-
-
-def _in_words(kind: Any) -> str:
-    """What to give for an option of this type."""
-    if get_origin(kind) is tuple:
-        return "a list of texts"
-    if get_origin(kind) is Literal:
-        return ", ".join(get_args(kind))
-    return " or ".join(map(_in_words, get_args(kind))) or _WORDS[kind]
+            raise ValueError(f'{name} is "{given}" in "{path}": give {in_words(kind)}')
+    values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    return TrainOptions(**values)
 
 
 def plain_options(options: TrainOptions) -> dict[str, object]:
     """The options as YAML can hold them: ``read_options`` reads them back."""
-    return {**asdict(options), "out": str(options.out), "val_mode": list(options.val_mode)}
+    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(options).items()}
+    return {**plain, "out": str(options.out)}
 
 
 def _read_mapping(path: Path) -> dict[Any, Any]:

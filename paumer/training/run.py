@@ -7,19 +7,20 @@ import shutil
 import signal
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import yaml
 from lightning_fabric import Fabric
-from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+from lightning_fabric.loggers.logger import Logger
 from safetensors.torch import save
 
 from paumer.data.datasets import open_dataset
+from paumer.data.groups import hold_out
 from paumer.data.samples import Dataset, spread
 from paumer.disk import alone_in, new_beside, replace_file
 from paumer.drawing import contact_sheet, write_image
@@ -30,6 +31,7 @@ from paumer.memory import keep_memory
 from paumer.mode import parse_modes
 from paumer.model.directory import CONFIG_FILE, POINTS_FILE
 from paumer.model.segmenter import PausingSegmenter
+from paumer.progress import Say, TrainingProgress
 from paumer.study.accuracy import evaluate, iou_of_counts
 from paumer.study.figures import draw_training
 from paumer.study.sizes import mean_known
@@ -38,37 +40,52 @@ from paumer.study.uncertainty import HEADS_FILE
 from paumer.training.checkpoint import UNREADABLE, load_checkpoint, save_checkpoint
 from paumer.training.data_record import check_same_data, record_data
 from paumer.training.feed import Crops, crop_indices, make_loader
-from paumer.training.initial import Say, inherited_points, initial_network, starts_from_model
+from paumer.training.initial import inherited_points, initial_network, starts_from_model
+from paumer.training.loggers import finish, log_metrics, log_options, make_loggers
 from paumer.training.loop import Metrics, Training, learning_rate
 from paumer.training.metrics import MetricsFile
-from paumer.training.options import TrainOptions, plain_options, read_options
+from paumer.training.options import Callback, TrainOptions, plain_options, read_options
 from paumer.training.start import (
+    advice,
     bad_list,
     check_options,
     check_samples,
     make_loss,
     make_transform,
+    note_side,
     readable,
 )
 
-Progress = Callable[[int, int, Metrics], None]
-"""Shown how far a run is: steps done, steps in all, and the newest numbers."""
+
+class Listeners(NamedTuple):
+    """Who hears of a run: messages, how far it is, and the numbers of each step."""
+
+    say: Say = lambda _: None
+    progress: TrainingProgress = lambda *_: None
+    callbacks: Sequence[Callback] = ()
 
 
 def train(
-    options: TrainOptions, say: Say = lambda _: None, progress: Progress = lambda *_: None
+    options: TrainOptions,
+    say: Say = lambda _: None,
+    progress: TrainingProgress = lambda *_: None,
+    callbacks: Sequence[Callback] = (),
 ) -> Path:
     """Train from the start and fill a new run directory; its path."""
-    if _is_first() and options.out.exists():
+    if is_first() and options.out.exists():
         raise ValueError(
             f'"{options.out}" exists: name another --out, or resume it with --resume {options.out}'
         )
-    training, validation = (open_dataset(options.data, split) for split in ("train", "val"))
-    network = initial_network(options, training, say if _is_first() else lambda _: None)
+    training, validation = _open_data(options)
+    heard = say if is_first() else lambda _: None
+    network = initial_network(options, training, heard)
     check_options(options, network)
-    for dataset in (training, validation):
-        check_samples(dataset, options)
-    if _is_first():
+    make_loggers(options.logger, options.out)  # Raises before anything is written.
+    side, _ = (check_samples(dataset, options) for dataset in (training, validation))
+    note_side(network, options, side)
+    for line in advice(options, side):
+        heard(line)
+    if is_first():
         with new_beside(options.out) as new:
             _write_options(new, options)
             replace_file(new / "env.json", json.dumps(machine(), indent=2).encode())
@@ -76,16 +93,17 @@ def train(
             new.rename(options.out)
     begun = False
 
-    def shown(done: int, steps: int, values: Metrics) -> None:
+    def shown(done: int, steps: int, values: Mapping[str, float]) -> None:
         nonlocal begun
         begun = True
         progress(done, steps, values)
 
     try:
-        with alone_in(options.out) if _is_first() else nullcontext():
-            return _fit(options, network, training, validation, say, shown)
+        with alone_in(options.out) if is_first() else nullcontext():
+            told = Listeners(say, shown, callbacks)
+            return _fit(options, network, training, validation, told)
     except BaseException:
-        if _is_first() and not begun:  # Nothing to resume, and nothing in the way of another try.
+        if is_first() and not begun:  # Nothing to resume, and nothing in the way of another try.
             shutil.rmtree(options.out, ignore_errors=True)
         raise
 
@@ -93,16 +111,17 @@ def train(
 def resume(
     directory: Path,
     say: Say = lambda _: None,
-    progress: Progress = lambda *_: None,
+    progress: TrainingProgress = lambda *_: None,
     steps: int | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Path:
     """Continue a run from its newest checkpoint, exactly as if it had not stopped.
 
     ``steps`` makes it a run of so many: what is left of it follows the schedule of such a run.
     """
-    options = read_options(directory)
-    with alone_in(directory) if _is_first() else nullcontext():
-        training, validation = (open_dataset(options.data, split) for split in ("train", "val"))
+    options, told = read_options(directory), Listeners(say, progress, callbacks)
+    with alone_in(directory) if is_first() else nullcontext():
+        training, validation = _open_data(options)
         network = initial_network(_without_weights(options), training)
         check_options(options if steps is None else replace(options, steps=steps), network)
         try:
@@ -110,17 +129,27 @@ def resume(
         except FileNotFoundError:
             say(f"{directory} has no checkpoint yet: starting from the beginning")
             options = _extend(options, steps, 0, say)
-            if _is_first():
+            if is_first():
                 record_data(directory, training, validation)
             network = initial_network(options, training)
-            return _fit(options, network, training, validation, say, progress)
+            note_side(network, options, check_samples(training, options))
+            return _fit(options, network, training, validation, told)
         check_same_data(directory, training, validation)
         options = _extend(options, steps, checkpoint[0], say)
         if checkpoint[0] >= options.steps:
             say(f"{directory} is complete: {checkpoint[0]} steps; --steps N extends it")
             return directory
         say(f"resuming from step {checkpoint[0]} of {options.steps}")
-        return _fit(options, network, training, validation, say, progress, checkpoint)
+        note_side(network, options, check_samples(training, options))
+        return _fit(options, network, training, validation, told, checkpoint)
+
+
+def _open_data(options: TrainOptions) -> tuple[Dataset, Dataset]:
+    """What is learnt from, and what is validated on."""
+    training = open_dataset(options.data, "train")
+    if options.hold_out is not None:
+        return hold_out(training, options.hold_out)
+    return training, open_dataset(options.data, "val")
 
 
 def _without_weights(options: TrainOptions) -> TrainOptions:
@@ -138,7 +167,7 @@ def _extend(options: TrainOptions, steps: int | None, done: int, say: Say) -> Tr
     if steps <= done:
         raise ValueError(f"{options.out} has done {done} steps: give --steps more than that")
     new = replace(options, steps=steps)
-    if _is_first():
+    if is_first():
         _write_options(options.out, new)
     if done:
         rate, before = learning_rate(new, done), learning_rate(options, done - 1)
@@ -156,13 +185,13 @@ def _fit(
     network: PausingSegmenter,
     training: Dataset,
     validation: Dataset,
-    say: Say,
-    progress: Progress,
+    told: Listeners,
     checkpoint: tuple[int, dict[str, object]] | None = None,
 ) -> Path:
     """Train from the start, or from a checkpoint, to the end or to a signal."""
     points = inherited_points(_without_weights(options), network)
-    fabric = _launch(options)
+    loggers = make_loggers(options.logger, options.out) if is_first() else []
+    fabric = _launch(options, loggers)
     task = Training(options, fabric, make_loss(options, network, training).train())
     if checkpoint is not None:
         try:
@@ -177,8 +206,11 @@ def _fit(
     crops = Crops(training, transform, options.batch, options.seed, bad_list(options))
     indices = crop_indices(task.step, options.steps, options.batch, *process)
     loader = make_loader(crops, indices, options.workers, fabric.device.type == "cuda")
+    status = "failed"
     try:
-        task.run(loader, RunCallback(task, validation, say, progress, points))
+        log_options(loggers, plain_options(options))
+        task.run(loader, RunCallback(task, validation, *told[:2], points, told.callbacks))
+        status = "success" if task.stopped_by is None else "failed"
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
@@ -186,6 +218,8 @@ def _fit(
             f"a process that reads images died ({str(error).splitlines()[0]}); usually "
             f"memory ran out: resume with --resume {options.out}"
         ) from error
+    finally:
+        finish(loggers, status)
     if task.stopped_by is not None:
         name = signal.Signals(task.stopped_by).name
         raise StoppedError(
@@ -204,7 +238,7 @@ class StoppedError(InterruptedError):
         self.number = number
 
 
-def _launch(options: TrainOptions) -> Fabric:
+def _launch(options: TrainOptions, loggers: list[Logger]) -> Fabric:
     """Devices, precision and processes."""
     several = options.devices * options.nodes > 1 or "WORLD_SIZE" in os.environ
     with warnings.catch_warnings():
@@ -215,7 +249,7 @@ def _launch(options: TrainOptions) -> Fabric:
             num_nodes=options.nodes,
             strategy="ddp" if several else "auto",
             precision={"fp32": "32-true", "bf16": "bf16-mixed"}[options.precision],  # type: ignore[arg-type]
-            loggers=TensorBoardLogger(options.out, name="", version="tensorboard"),
+            loggers=loggers,
         )
         fabric.launch()
     if fabric.device.type == "cpu":
@@ -230,13 +264,15 @@ class RunCallback:
     task: Training
     validation: Dataset
     say: Say
-    progress: Progress
+    progress: TrainingProgress
     points: Mapping[str, Measurement] = field(default_factory=dict)
     """Operating points to write into the model when it is first written."""
+    callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:
         options = self.task.options
         self.first, self.begin = self.task.step, time.monotonic()
+        self.newest: Metrics = {}
         self.metrics = MetricsFile(options.out / "metrics.csv", until=self.task.step)
         chosen = spread(len(self.validation), options.val_images)
         self.indices = readable(self.validation, chosen, options)
@@ -258,10 +294,15 @@ class RunCallback:
         if due and task.fabric.is_global_zero:
             self.metrics.write()
             save_checkpoint(options.out / "checkpoints", step, task.state())
+        if task.fabric.is_global_zero:
+            for callback in self.callbacks:
+                callback(step, {**values, **self.newest})
+        self.newest = {}
 
     def _note(self, values: Metrics) -> None:
+        self.newest |= values
         self.metrics.add(self.task.step, values)
-        self.task.fabric.log_dict(values, self.task.step)
+        log_metrics(self.task.fabric.loggers, values, self.task.step)
 
     def validate(self) -> None:
         """Measure the validation modes; write the model, metrics and images."""
@@ -324,7 +365,7 @@ class RunCallback:
         write_image(plots / "samples.png", sheet)
 
 
-def _is_first() -> bool:
+def is_first() -> bool:
     """Whether this is the process that writes the run directory."""
     names = ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK")
     return all(int(os.environ.get(name, 0)) == 0 for name in names)

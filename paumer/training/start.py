@@ -2,8 +2,10 @@
 
 import math
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import median_low
 
 import numpy as np
 import torch
@@ -99,6 +101,7 @@ def check_options(options: TrainOptions, network: PausingSegmenter) -> None:
             f'ranges "{options.ranges}" reach block {max(ranges)}: the last block after which '
             f"patches of this backbone can pause is {depth - 1}"
         )
+    _check_draw(options, depth)
     if not options.val_mode:
         raise ValueError("val_mode is empty: name at least one mode, such as none")
     for mode in parse_modes(options.val_mode):
@@ -114,20 +117,65 @@ def check_options(options: TrainOptions, network: PausingSegmenter) -> None:
         raise ValueError(f"--dice is for the decoder: leave it out with --learn {options.learn}")
 
 
+KINDS = ("pause", "merge", "both", "none")
+
+
+def _check_draw(options: TrainOptions, depth: int) -> None:
+    """Raise unless a step can be drawn."""
+    if not options.draw or not set(options.draw) <= set(KINDS):
+        given = " ".join(options.draw)
+        raise ValueError(f'draw is "{given}": choose from {", ".join(KINDS)}, one or several')
+    merging = parse_ranges(options.merging) if {"merge", "both"} & set(options.draw) else {}
+    if merging and (max(merging) >= depth or max(most for _, most in merging.values()) > 0.5):
+        raise ValueError(
+            f'merging "{options.merging}" cannot be: blocks before the last one, {depth}, merge '
+            f"at most half of the patches, such as 1-6:0.02-0.15"
+        )
+
+
 LOOK_AT = 20
 """How many images of a split are read before the first step."""
 
 
-def check_samples(dataset: Dataset, options: TrainOptions) -> None:
-    """Raise for the first of some images, spread over the split, that cannot be learnt from.
+def check_samples(dataset: Dataset, options: TrainOptions) -> int | None:
+    """The median of the shorter sides of some images, spread over the split.
 
-    So a mask with unknown ids shows at once, not when its turn comes. Skipped images are not
-    looked for.
+    Raises for the first that cannot be learnt from, so that a mask with unknown ids shows at once,
+    not when its turn comes; with ``skip_bad`` such images are left out.
     """
-    for index in [] if options.skip_bad else spread(len(dataset), LOOK_AT):
-        problem = read(dataset, index, None) if dataset.files(index) else None
-        if isinstance(problem, str):
+    sides: list[int] = []
+    for index in spread(len(dataset), LOOK_AT):
+        if sides and not dataset.files(index):
+            continue  # Synthetic images are all of one size, and slower to draw than to read.
+        sample = read(dataset, index, None)
+        if not isinstance(sample, str):
+            sides.append(min(sample.labels.shape))
+        elif not options.skip_bad:
             raise ValueError(
-                f"{problem} (fix or remove it, or train with --skip-bad to skip it; "
+                f"{sample} (fix or remove it, or train with --skip-bad to skip it; "
                 f"`paumer check-data {options.data}` lists all such files)"
             )
+    return median_low(sides) if sides else None
+
+
+def note_side(network: PausingSegmenter, options: TrainOptions, side: int | None) -> None:
+    """Write the shorter side of the images into the model: larger ones are scaled down to it."""
+    assert network.config
+    if not options.fit:
+        network.config = replace(network.config, trained_side=side)
+
+
+def advice(options: TrainOptions, side: int | None) -> Iterator[str]:
+    """What is likely to go better with other options, in sentences."""
+    crop = min(parse_size(options.crop))
+    if side and not options.fit and side >= 4 * crop:
+        yield (
+            f"the images' shorter side has {side} pixels and a crop's {crop}, so a crop shows "
+            f"little of an image: --fit {8 * crop // 3}x{2 * crop} scales them down first"
+        )
+    usual = options.optimizer == "adamw" and options.learn == "all"
+    if usual and starts_from_model(options) and options.lr >= 1e-3:
+        yield (
+            f"a rate of {options.lr:g} may make a trained model forget: try a lower one, such as "
+            f"--lr 0.0002 --head-lr 3"
+        )

@@ -289,6 +289,22 @@ def test_resuming_extends_a_run_to_the_steps_that_are_asked_for(
     assert capsys.readouterr().out.splitlines()[-1] == advice
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_training_can_end_with_operating_points(rank, tmp_path, monkeypatch, capsys):
+    from paumer.cli import main as commands
+    from paumer.training import run
+
+    tuned = []
+    (tmp_path / "args.yaml").write_text("data: scenes:3\n")
+    monkeypatch.setattr(run, "resume", lambda directory, *_: directory)
+    monkeypatch.setattr(commands, "tune", tuned.append)
+    monkeypatch.setenv("RANK", str(rank))
+    assert call(monkeypatch, "train", "--resume", tmp_path, "--tune") == 0
+    wanted = [(str(tmp_path), "scenes:3", 1.0, "balanced")] if rank == 0 else []
+    assert [(o.model, o.data, o.max_drop, o.name) for o in tuned] == wanted
+    assert ("--mode balanced" in capsys.readouterr().out) is (rank == 0)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stopped_training_says_how_to_resume(number, code, tmp_path, monkeypatch, capsys):
     from paumer.training.loop import Training
@@ -331,7 +347,7 @@ def test_every_recipe_is_understood(tmp_path, monkeypatch):
 
 def test_export_overwrites_neither_a_file_nor_the_script_beside_it(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text("precious = 1")
-    for out, reason in (("mine.onnx", "mine.py"), ("other.py", "is where its script goes")):
+    for out, reason in (("mine.onnx", "mine.py"), ("other.py", "is to be a .onnx file")):
         monkeypatch.setattr(sys, "argv", ["paumer", "export", "--out", str(tmp_path / out)])
         with pytest.raises(SystemExit) as end:
             main()

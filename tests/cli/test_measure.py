@@ -51,7 +51,7 @@ def test_evaluate_prints_and_writes(model, data, tmp_path, capsys):
     modes = ("none", "2:0.5", "2:0.5 by=random", "2:0.5 by=oracle", "2:0.5 size=64")
     run(
         *("evaluate", "--model", model, "--data", data, "--mode", *modes),
-        *("--by-size", "--blocks", "--batch", 2),
+        *("--by-size", "--blocks", "--batch", 2, "--groups", "[01]"),
         *("--json", tmp_path / "e.json", "--csv", tmp_path / "e.csv"),
     )
     printed = capsys.readouterr().out
@@ -64,6 +64,12 @@ def test_evaluate_prints_and_writes(model, data, tmp_path, capsys):
     counted = [str(row["confusion"]) for row in rows]
     assert len(set(counted)) == len(modes)
     assert len(values["blocks"]) == 6
+    assert {name: found["none"]["images"] for name, found in values["groups"].items()} == {
+        "0": 1, "1": 1, "others": 3,
+    }  # fmt: skip
+    alone = [found["2:0.5"]["miou"] for found in values["groups"].values()]
+    assert len({*alone, rows[1]["miou"]}) == 4
+    assert "mIoU by group" in printed
     with (tmp_path / "e.csv").open() as file:
         table = list(csv.DictReader(file))
     assert [row["mode"] for row in table] == list(modes)
@@ -168,6 +174,7 @@ def test_tune_writes_operating_points(model, data, tmp_path, capsys):
         run("tune", "--model", model, "--data", data, "--max-drop", 50, "--name", "unpaused")
 
 
+@pytest.mark.slow
 def test_tune_searches_with_the_words_of_its_mode(model, data, tmp_path):
     run(
         *("tune", "--model", model, "--data", data, "--latency-ms", 1e6, "--name", "some"),
@@ -182,6 +189,12 @@ def test_tune_searches_with_the_words_of_its_mode(model, data, tmp_path):
     run("evaluate", "--model", model, "--data", data, "--mode", "mine", "--json", tmp_path / "e")
     (row,) = json.loads((tmp_path / "e").read_text())["evaluations"]
     assert (row["mode"], row["miou"]) == (best["mode"], best["miou"])
+
+
+def test_tune_without_a_budget_says_nothing_else(capsys):
+    with pytest.raises(ValueError, match="give exactly one budget, above 0: --latency-ms"):
+        run("tune", "--model", "street-tiny")
+    assert capsys.readouterr().out == ""
 
 
 def test_tune_says_how_near_it_gets(model, data, monkeypatch, capsys):

@@ -96,6 +96,7 @@ def test_blocks_over_all_choices(tmp_path, monkeypatch):
     assert {len(Mode.parse(row["mode"]).pause.stages) for row in rows} == {1, 2, 3, 4, 5}
 
 
+@pytest.mark.slow
 def test_entropy_and_method_on_a_model(tmp_path, lively):
     torch.manual_seed(0)
     lively(build_model("test_vit", "mask", 11, image_size=32)).save_pretrained(tmp_path / "model")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from paumer.classes import ADE20K, CAMVID, CITYSCAPES
@@ -293,3 +294,15 @@ class TestJoined:
     def test_nothing_cannot_be_joined(self, spec):
         with pytest.raises(ValueError, match="joins nothing"):
             open_dataset(spec)
+
+
+@pytest.mark.parametrize("spec", ["scenes:4@64x48", "sample", "scenes:2@64x48+scenes:1@64x48"])
+def test_torch_loads_batches(spec):
+    dataset = open_dataset(spec, "val")
+    assert isinstance(dataset, torch.utils.data.Dataset)
+    batch = next(iter(torch.utils.data.DataLoader(dataset, batch_size=2)))
+    assert (batch.name[0], len(batch.name)) == (dataset[0].name, 2)
+    assert (batch.image.dtype, batch.labels.dtype) == (torch.uint8, torch.uint8)
+    for number in range(2):
+        assert np.array_equal(batch.image[number], dataset[number].image)
+        assert np.array_equal(batch.labels[number], dataset[number].labels)

@@ -59,6 +59,19 @@ def test_errors_are_those_of_this_process(decoder, content, error, words):
         decoder.read(content, DecodingLimits(pixels=10_000, longest=256))
 
 
+def test_a_file_is_called_by_its_name(decoder, tmp_path):
+    path = tmp_path / "photo.png"
+    with pytest.raises(FileNotFoundError, match=r'photo\.png" does not exist'):
+        decoder.read(path, DecodingLimits())
+    path.write_bytes(photograph())
+    assert np.array_equal(decoder.read(path, DecodingLimits()), read_image(path))
+    with pytest.raises(TooLargeError, match=r'cannot read ".*photo\.png": 64x48'):
+        decoder.read(path, DecodingLimits(longest=50))
+    path.write_bytes(ENDLESS)
+    with pytest.raises(DecodingLimitError, match=r'cannot read ".*photo\.png": decoding it takes'):
+        decoder.read(path, DecodingLimits(seconds=0.2))
+
+
 def test_time_is_limited_by_the_processor_and_by_the_clock(decoder):
     decoder.read(photograph(), DecodingLimits())
     for limits in (DecodingLimits(seconds=0.2), DecodingLimits(seconds=9, clock=0.3)):
@@ -75,6 +88,7 @@ def test_memory_is_limited(decoder):
     assert decoder.read(content, DecodingLimits()).shape == (2000, 2000, 3)
 
 
+@pytest.mark.slow
 def test_an_endless_image_does_not_hold_up_others(decoder):
     def attack():
         with pytest.raises(DecodingLimitError):

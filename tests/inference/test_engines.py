@@ -56,13 +56,11 @@ def test_labels_agree_with_torch(name, least, second, tmp_path_factory, monkeypa
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     plain, with_engine, how = second
     fast = with_engine(name)
-    for mode in (*MODES, *([] if name == "onnx-int8" else ["3:0.4,5:0.4 by=neighbours"])):
+    for mode in (*MODES, *([] if name == "onnx-int8" else ["3:0.4,5:0.4 exit by=neighbours"])):
         one, two = (each.predict_batch(images(3), mode, how) for each in (plain, fast))
         assert min(agreement(one, two)) > least
-    # One file for both ratios and for all engines, beside what 8 bits made of it.
-    files = {file.name.replace(".int8", "") for file in cache.rglob("*.onnx")}
-    assert len([file for file in files if "neighbours" not in file]) == 1
-    assert len(files) <= 2
+    # One file for all modes and engines, beside what 8 bits made of it.
+    assert len({file.name.replace(".int8", "") for file in cache.rglob("*.onnx")}) == 1
 
 
 @pytest.mark.slow
@@ -109,14 +107,16 @@ def test_a_model_names_what_cannot_run_it(options, message):
 def test_torch_answers_as_the_network_does_and_can_be_stopped(small_model):
     network, steps = small_model(), []
     pixels = torch.randn(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
-    modes = [Mode.parse(text) for text in ("none", "2:0.5", "2:0.5,4:0.5 exit")]
+    modes = [Mode.parse(text) for text in ("none", "2:0.5", "2:0.5,4:0.5 exit", "1:~0.3,3:1 exit")]
     answers = list(TorchEngine(network, lambda: steps.append(1)).answers(pixels, modes, {}))
-    assert sorted(number for number, _, _ in answers) == [0, 1, 2]
-    for number, logits, paused in answers:
+    assert sorted(number for number, *_ in answers) == [0, 1, 2, 3]
+    for number, logits, paused, merged in answers:
         with torch.inference_mode():
             own = network(pixels, modes[number], full_size=False)
         assert torch.equal(logits, own.logits)
         assert torch.equal(paused, own.paused_after())
+        assert torch.equal(merged, own.merged_after())
+        assert bool(merged.any()) == (number == 3)
     assert len(steps) > network.backbone.depth
 
     def stop():
@@ -133,9 +133,8 @@ def test_torch_answers_as_the_network_does_and_can_be_stopped(small_model):
 @pytest.mark.slow
 def test_threads_share_an_exported_engine(unchecked, tmp_path):
     pytest.importorskip("openvino")
-    api = unchecked("paumer.api")
     engines, onnx = unchecked("paumer.inference.engines"), unchecked("paumer.exporting.onnx")
-    predictor = api.load("street-tiny")
+    predictor = unchecked("paumer.loaded").load("street-tiny")
     made = engines.make_engine("openvino", predictor.network, 1, onnx.export_onnx, tmp_path)
     predictor.engine = made
     image, modes = scene(3, (96, 64))[0], ["none", "3:0.4", "3:0.2,5:0.3"]

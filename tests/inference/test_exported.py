@@ -1,52 +1,68 @@
 """What an exported file says of itself, and files that say nothing of the kind."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import torch
 
-from paumer.inference.exported import ExportInfo, check_exportable, need, open_onnx
+from paumer import load
+from paumer.inference.exported import ExportInfo, check_exportable, is_exported, need, open_exported
+from paumer.measurement import Measurement
 from paumer.mode import Mode
-from paumer.pause_config import PauseConfig
-from paumer.pausing import keep_count
 
-INFO = ExportInfo({"classes": ["a", "b"]}, (48, 64), Mode.parse("2:0.5,4:0.5 exit"), True, 12)
+QUICK = Mode.parse("2:0.5,4:0.25 exit by=neighbours protect=b")
+INFO = ExportInfo(
+    config={"classes": ["a", "b"], "decoder": "mask", "trained_side": 96},
+    mode=Mode(),
+    free=True,
+    depth=6,
+    points={"quick": Measurement(mode=QUICK).to_json()},
+)
 
 
 @pytest.mark.parametrize("mode", ["none", "2:0.5,4:0.5", "2:0.4 exit by=neighbours protect=a%20b"])
-@pytest.mark.parametrize("dial", [False, True])
-def test_it_survives_json(mode, dial):
-    info = ExportInfo({"classes": ["a"]}, (48, 64), Mode.parse(mode), dial, 12)
+@pytest.mark.parametrize("size", [None, (48, 64)])
+def test_it_survives_json(mode, size):
+    info = replace(INFO, mode=Mode.parse(mode), size=size, free=size is None)
     assert ExportInfo.from_json(info.to_json()) == info
-    assert json.loads(info.to_json())["mode"] == mode
-    assert json.loads(info.to_json())["blocks"] == list(info.mode.pause.blocks)
+    values = json.loads(info.to_json())
+    assert values["mode"] == mode
+    assert (values["trained_side"], values["short_side"], len(values["colours"])) == (96, None, 2)
+    assert list(values["modes"]) == (["none", "quick"] if size is None else [])
 
 
 def test_a_file_of_another_version_is_refused():
-    old = json.dumps({**json.loads(INFO.to_json()), "format": "paumer 1"})
+    old = json.dumps({**json.loads(INFO.to_json()), "format": "paumer 2"})
     with pytest.raises(ValueError, match="exported by another version of paumer: export it again"):
         ExportInfo.from_json(old)
 
 
-@given(st.floats(0, 1, exclude_max=True), st.floats(0, 1, exclude_max=True))
-def test_each_block_keeps_what_pausing_keeps(first, second):
-    kept = INFO.kept(PauseConfig(((2, first), (4, second))))
-    assert kept == [keep_count(12, first), keep_count(kept[0], second)]
-    assert INFO.kept(PauseConfig(((4, second),))) == [12, keep_count(12, second)]
-    assert INFO.kept(PauseConfig()) == [12, 12]
+def test_a_mode_becomes_inputs():
+    inputs = INFO.inputs(QUICK)
+    assert inputs["ratios"].tolist() == [0, 0.5, 0, 0.25, 0, 0]
+    assert inputs["ratios"].dtype == np.float64  # As Python counts, to the last patch.
+    assert (inputs["exit"], inputs["neighbours"]) == (True, True)
+    assert inputs["protect"].tolist() == [0, 1]
+    pup = replace(INFO, config={**INFO.config, "decoder": "pup"})
+    assert "exit" not in pup.inputs(Mode())
+    assert replace(INFO, free=False).inputs(Mode()) == {}
 
 
-def test_what_the_file_cannot_do_is_said():
-    with pytest.raises(
-        ValueError, match=r'pause after block 3 \("3:0\.5"\): it was exported for 2, 4'
-    ):
-        INFO.kept(PauseConfig.parse("3:0.5"))
-    with pytest.raises(ValueError, match="takes ratios, not thresholds"):
-        INFO.kept(PauseConfig.parse("2:<0.5"))
+def test_what_a_file_cannot_run_is_refused_by_name():
+    INFO.check(replace(QUICK, size=48))
+    with pytest.raises(ValueError, match=r'this file cannot merge \("2:~0\.1"\)'):
+        INFO.check(Mode.parse("2:~0.1"))
+    one = replace(INFO, free=False, mode=QUICK)
+    one.check(replace(QUICK, size=48))
+    with pytest.raises(ValueError, match=r'runs in mode "2:0\.5,4:0\.25 .* alone, not in "none"'):
+        one.check(Mode())
+    assert (INFO.modes, one.modes) == ({"quick": QUICK}, {"quick": QUICK})
+    assert replace(one, mode=Mode()).modes == {}
 
 
-def test_a_file_runs_shares_by_criteria_that_need_no_labels():
+def test_a_file_runs_ratios_by_criteria_that_need_no_labels():
     check_exportable(Mode.parse("2:0.5 exit by=neighbours"))
     with pytest.raises(ValueError, match=r'takes ratios, not thresholds \("2:0\.1,4:<0\.5"\)'):
         check_exportable(Mode.parse("2:0.1,4:<0.5"))
@@ -56,22 +72,36 @@ def test_a_file_runs_shares_by_criteria_that_need_no_labels():
 
 def test_other_files_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="paumer export"):
-        open_onnx(tmp_path / "nothing.onnx")
+        open_exported(tmp_path / "nothing.onnx")
+    assert not is_exported(tmp_path / "nothing.onnx")
     onnx = pytest.importorskip("onnx", reason="exported files are ONNX")
-    pytest.importorskip("onnxruntime", reason="exported files run in onnxruntime")
     (tmp_path / "bad.onnx").write_bytes(b"bad")
     with pytest.raises(ValueError, match="cannot read"):
-        open_onnx(tmp_path / "bad.onnx")
-    graph = onnx.helper.make_graph([], "empty", [], [])
-    proto = onnx.helper.make_model(graph)
+        load(tmp_path / "bad.onnx")
+    proto = onnx.helper.make_model(onnx.helper.make_graph([], "empty", [], []))
     onnx.save(proto, tmp_path / "foreign.onnx")
     with pytest.raises(ValueError, match="was not made by paumer export"):
-        open_onnx(tmp_path / "foreign.onnx")
+        load(tmp_path / "foreign.onnx")
     entry = proto.metadata_props.add()
     entry.key, entry.value = "paumer", '{"format": "paumer 1"}'
     onnx.save(proto, tmp_path / "old.onnx")
     with pytest.raises(ValueError, match=r'cannot use ".*old\.onnx": it was exported by another'):
-        open_onnx(tmp_path / "old.onnx")
+        load(tmp_path / "old.onnx")
+
+
+class Harm:
+    """What a hostile pickle runs."""
+
+    def __reduce__(self):
+        return (open, ("harm", "w"))
+
+
+def test_a_program_runs_no_pickle(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save(Harm(), "harm.pt2")
+    with pytest.raises(ValueError, match="cannot read"):
+        load("harm.pt2")
+    assert not (tmp_path / "harm").exists()
 
 
 def test_a_missing_library_is_named_with_what_to_install():

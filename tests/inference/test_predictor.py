@@ -1,3 +1,4 @@
+import json
 import math
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from PIL import Image
 from torch.nn import functional as F
 
 from paumer import Inference, Measurement, Mode, PauseConfig, Predictor, build_model
+from paumer.data.datasets import open_dataset
 from paumer.data.transforms import normalise
 from paumer.study.speed import peak_memory
 
@@ -102,9 +104,9 @@ def test_studies_run_more_than_others(predictor):
 def test_what_is_neither_a_mode_nor_an_image_is_a_type_error(unchecked):
     network = unchecked("paumer.model.build").build_model("test_vit", "mask", 3, image_size=32)
     predictor = unchecked("paumer.inference.predictor").Predictor(network)
-    with pytest.raises(TypeError, match=r"0\.5 is not a mode: give a Mode or its text"):
+    with pytest.raises(TypeError, match=r"mode is 0\.5: give a Mode, a PauseConfig or a text"):
         predictor.predict(picture(8, 8), 0.5)
-    with pytest.raises(TypeError, match="int is not an image: give a file, a PIL image or RGB"):
+    with pytest.raises(TypeError, match="image is 3: give a text, a path, a Image or an array"):
         predictor.predict(3)
     with pytest.raises(ValueError, match=r"shape \(3, 8, 8\) and type float32 was given"):
         predictor.predict(np.zeros((3, 8, 8), np.float32))
@@ -243,7 +245,68 @@ def test_saving_writes_mask_overlay_and_pause_map(predictor, tmp_path):
     paths = result.save(tmp_path / "new", "a")
     assert [path.name for path in paths] == ["a_mask.png", "a_overlay.png", "a_paused.png"]
     assert np.array_equal(np.asarray(Image.open(paths[0])), result.labels)
-    assert abs(sum(result.class_shares().values()) - 1) < 1e-6
+    assert abs(sum(result.class_ratios().values()) - 1) < 1e-6
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 40}, {"scales": (1.0, 0.5), "flip": True}])
+def test_probabilities_are_those_of_the_labels(predictor, options):
+    result = predictor.predict(picture(50, 70), "2:0.5", **options)
+    full, coarse = result.probabilities(), result.probabilities(full_size=False)
+    assert full.shape == (len(NAMES), 50, 70)
+    assert np.allclose(full.sum(0), 1, atol=1e-5)
+    assert np.array_equal(full.argmax(0), result.labels)
+    assert coarse.shape == (len(NAMES), *result.entropy.shape)
+    assert np.allclose(-(coarse * np.log(coarse)).sum(0), result.entropy, atol=1e-5)
+
+
+def test_probabilities_are_enlarged_logits(predictor):
+    """Between cells logits are interpolated, as the network's own forward does."""
+    image = picture(64, 96)
+    result = predictor.predict(image, "2:0.5")
+    with torch.inference_mode():
+        logits = predictor.network(predictor.network_inputs(image), "2:0.5").logits[0]
+    assert np.allclose(result.probabilities(), logits.softmax(0), atol=1e-5)
+
+
+def test_each_mode_keeps_its_own_probabilities(predictor):
+    image, modes = picture(50, 70), ["none", "2:0.5", "4:0.5 exit"]
+    together = dict(predictor.predict_many([image], modes))
+    for number, mode in enumerate(modes):
+        alone = predictor.predict(image, mode).probabilities()
+        assert np.array_equal(together[number][0].probabilities(), alone)
+
+
+def test_polygons_and_coco_hold_the_labels(predictor, tmp_path):
+    result = predictor.predict(picture(50, 70), "2:0.5")
+    present = [NAMES[label] for label in np.unique(result.labels)]
+    areas = {
+        name: sum(x @ np.roll(y, -1) - np.roll(x, -1) @ y for x, y in (r.T for r in rings)) / 2
+        for name, rings in result.polygons().items()
+    }
+    assert list(areas) == present
+    ratios = result.class_ratios()
+    assert all(areas[name] / result.labels.size == pytest.approx(ratios[name]) for name in areas)
+    content = result.to_coco("a.png", image_id=7)
+    (tmp_path / "labels.json").write_text(json.dumps(content))
+    Image.fromarray(result.image).save(tmp_path / "a.png")
+    (tmp_path / "data.yaml").write_text("train: {images: ., coco: labels.json}\n")
+    again = open_dataset(str(tmp_path / "data.yaml"), "train")
+    assert again.class_set.names == tuple(NAMES)
+    assert np.array_equal(again[0].labels, result.labels)
+
+
+def test_coco_is_read_by_its_own_tools(predictor, tmp_path):
+    pycocotools = pytest.importorskip("pycocotools.coco")
+    result = predictor.predict(picture(50, 70))
+    (tmp_path / "labels.json").write_text(json.dumps(result.to_coco("a.png")))
+    coco, labels = pycocotools.COCO(str(tmp_path / "labels.json")), np.full((50, 70), 255)
+    for annotation in coco.loadAnns(coco.getAnnIds(1)):
+        mask = coco.annToMask(annotation).astype(bool)
+        labels[mask] = annotation["category_id"] - 1
+        assert mask.sum() == annotation["area"]
+        x, y, width, height = annotation["bbox"]
+        assert mask[y : y + height, x : x + width].sum() == annotation["area"]
+    assert np.array_equal(labels, result.labels)
 
 
 def test_saving_writes_the_kinds_that_are_named(predictor, tmp_path):
@@ -266,6 +329,21 @@ def test_the_pause_map_tints_paused_patches_only(predictor):
     changed = (drawn != result.image).any(2).reshape(4, 16, 4, 16).mean((1, 3)) > 0.5
     assert result.pause_map().width >= 64
     assert np.array_equal(changed, result.paused_after > 0)
+
+
+def test_merged_patches_are_striped(predictor):
+    image = np.full((64, 64, 3), 128, np.uint8)
+    image[::3] = 90
+    result = predictor.predict(image, "1-2:~0.2,3:0.3")
+    own = predictor.network(predictor.network_inputs(image), "1-2:~0.2,3:0.3", full_size=False)
+    assert np.array_equal(result.merged_after, own.merged_after()[0].numpy())
+    plain = replace(result, merged_after=np.zeros_like(result.merged_after))
+    changed = (result.tinted() != plain.tinted()).any(2)
+    down, across = (round(side) for side in result.patch)
+    cells = changed.reshape(64 // down, down, 64 // across, across).any((1, 3))
+    assert np.array_equal(cells, result.merged_after > 0)
+    assert 0 < cells.sum() < cells.size
+    assert result.pause_map().height > replace(plain, mode=Mode.parse("3:0.3")).pause_map().height
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ def test_the_windows_of_a_plan_cover_the_scaled_image(size, short_side, window, 
     assume(1 < math.prod(target) < 10**6)
     image = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     geometry = Geometry.of(size, (16, 16), short_side, Inference(window=window), scale)
+    assume(len(geometry.corners) < 1000)
     plan = Plan.of(image, geometry, mirror)
     assert plan.pixels.shape[1:] == geometry.scaled == target
     assert short_side is None or min(whole) == short_side

@@ -5,6 +5,7 @@ import copy
 import pytest
 import timm
 import torch
+from timm.layers import resample_abs_pos_embed
 
 from paumer.model.backbone import (
     POSITION_RESIZE,
@@ -12,6 +13,7 @@ from paumer.model.backbone import (
     attention_block_macs,
     create_backbone,
     gather_table,
+    resized,
 )
 from paumer.model.build import build_model
 
@@ -126,9 +128,9 @@ def test_what_cannot_pause_is_refused_with_the_reason(name, reason):
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("vit_tiny_patch16_348", "Did you mean .*vit_tiny_patch16_384"),
-        ("deit_tiny_distilled_patch16_242", "Did you mean .*deit_tiny_distilled_patch16_224"),
-        ("eva02_tiny_patch14_242", "Did you mean .*eva02_tiny_patch14_224"),
+        ("vit_tiny_patch16_348", "choose one such as .*vit_tiny_patch16_384"),
+        ("deit_tiny_distilled_patch16_242", "choose one such as .*deit_tiny_distilled_patch16_224"),
+        ("eva02_tiny_patch14_242", "choose one such as .*eva02_tiny_patch14_224"),
         ("", "timm has no backbone"),
         ("qqqqqq", 'timm has no backbone "qqqqqq"'),
         ("vit_tiny_patch16_384.no_such_tag", "no_such_tag"),
@@ -333,3 +335,14 @@ def test_positions_of_only_so_many_grids_are_kept(small_model, made):
         backbone._positions_of((1, 200))
         assert len(made) == count
         assert are_right(backbone, (1, 1))
+
+
+@pytest.mark.parametrize("kind", POSITION_RESIZE)
+@pytest.mark.parametrize("grid", [(3, 9), (6, 6), (14, 11), (1, 2)])
+def test_matrices_resize_positions_as_interpolation_does(kind, grid):
+    stored = torch.randn(1, 36, 8, generator=torch.Generator().manual_seed(0))
+    one = resized(stored, (6, 6), grid, kind)
+    two = resample_abs_pos_embed(
+        stored, list(grid), [6, 6], num_prefix_tokens=0, **POSITION_RESIZE[kind]
+    )
+    assert torch.allclose(one, two, atol=1e-5)

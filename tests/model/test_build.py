@@ -74,7 +74,7 @@ def test_unknown_parts_are_refused():
 
 @pytest.mark.parametrize("classes", ["road", "", True])
 def test_classes_are_names_or_how_many(classes):
-    with pytest.raises(TypeError, match=f"^classes is {classes!r}: give a list of names, or how"):
+    with pytest.raises(TypeError, match=f"^classes is {classes!r}: give a whole number or a list"):
         build_model("test_vit", classes=classes)
 
 

@@ -26,27 +26,24 @@ def test_a_context_is_named_only_where_there_is_one():
 
 
 @pytest.mark.parametrize("value", [1, 0, "true", None])
-def test_a_context_is_true_or_false(value, unchecked):
-    config = unchecked("paumer.model.config").ModelConfig
+def test_a_context_is_true_or_false(value):
     with pytest.raises(ValueError, match=r"context: .* is not true or false"):
-        config.from_json({**CONFIG.to_json(), "context": value})
+        ModelConfig.from_json({**CONFIG.to_json(), "context": value})
 
 
 @pytest.mark.parametrize("name", ["short_side", "window", "stride", "trained_side"])
 @pytest.mark.parametrize("value", [0, -1, 64.5, 64.0, "64", True, 65537])
-def test_a_side_is_a_whole_number_of_pixels(name, value, unchecked):
-    config = unchecked("paumer.model.config").ModelConfig
+def test_a_side_is_a_whole_number_of_pixels(name, value):
     with pytest.raises(ValueError, match=f"^{name}: .* is (not a whole number|out of range)"):
-        config.from_json({**CONFIG.to_json(), name: value})
+        ModelConfig.from_json({**CONFIG.to_json(), name: value})
 
 
 @pytest.mark.parametrize(
     "changes", [{"image_size": [32.5, 32]}, {"colours": [[0.5, 0, 0], [1, 1, 1]]}]
 )
-def test_sizes_and_colours_are_whole_numbers(changes, unchecked):
-    config = unchecked("paumer.model.config").ModelConfig
+def test_sizes_and_colours_are_whole_numbers(changes):
     with pytest.raises(ValueError, match=f"^{next(iter(changes))}: .*5 is not a whole number"):
-        config.from_json({**CONFIG.to_json(), **changes})
+        ModelConfig.from_json({**CONFIG.to_json(), **changes})
 
 
 def test_equal_class_names_are_refused():
@@ -54,38 +51,11 @@ def test_equal_class_names_are_refused():
         replace(CONFIG, classes=("sky", "road", "car", "road"))
 
 
-def test_there_are_only_so_many_classes(unchecked):
+def test_there_are_only_so_many_classes():
     names = [str(i) for i in range(10_001)]
     assert len(replace(CONFIG, classes=tuple(names[:-1])).classes) == 10_000
     with pytest.raises(ValueError, match="10001 classes are out of range: give from 1 to 10000"):
         ModelConfig.from_json({**CONFIG.to_json(), "classes": names})
-
-
-LONG = "x" * 10**5
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        *({name: LONG} for name in ("backbone", "decoder", "position_resize", "context", LONG)),
-        {"classes": ["a", LONG]},
-        {"classes": LONG},
-        {"classes": [[LONG] * 99]},
-        {"classes": [LONG[:999]] * 2},
-        {"mean": [LONG] * 3},
-        {"mean": LONG},
-        {"mean": [10**4000] * 3},
-        {"decoder_options": LONG},
-        {"decoder_options": {LONG: 1}},
-        {"decoder_options": {"depth": LONG}},
-    ],
-    ids=range(15),
-)
-def test_long_values_are_refused_in_short(changes, unchecked):
-    config = unchecked("paumer.model.config").ModelConfig
-    with pytest.raises(ValueError) as raised:
-        config.from_json({**CONFIG.to_json(), **changes})
-    assert len(str(raised.value)) < 1100
 
 
 def test_unknown_and_missing_entries_are_named():

@@ -60,7 +60,7 @@ def test_a_crash_over_an_old_model_leaves_old_or_new_and_no_litter(
     assert crashed
     found = PausingSegmenter.from_pretrained(directory)
     assert same(found, old) or (name == "fsync" and same(found, new))
-    assert len(list(directory.iterdir())) == 3
+    assert len(list(directory.iterdir())) == 4
     assert [file.name for file in tmp_path.iterdir()] == ["model"]
 
 
@@ -172,6 +172,38 @@ def test_a_bad_entry_is_refused_naming_the_file(load, model_directory, key, valu
     with pytest.raises(ValueError, match=r"config\.json|model\.safetensors") as raised:
         load(model_directory)
     assert len(str(raised.value)) < 2000
+
+
+LONG = "x" * 10**5
+
+
+def deep(levels):
+    return [deep(levels - 1)] if levels else []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({name: LONG} for name in ("backbone", "decoder", "position_resize", "context", LONG)),
+        {"classes": ["a", LONG]},
+        {"classes": LONG},
+        {"classes": [[LONG] * 99]},
+        {"classes": [LONG[:999]] * 2},
+        {"mean": [LONG] * 3},
+        {"mean": LONG},
+        {"mean": deep(900)},
+        {"mean": [10**4000] * 3},
+        {"decoder_options": LONG},
+        {"decoder_options": {LONG: 1}},
+        {"decoder_options": {"depth": LONG}},
+    ],
+    ids=range(16),
+)
+def test_of_long_values_little_is_repeated(load, model_directory, changes):
+    edit(model_directory, **changes)
+    with pytest.raises(ValueError, match=r"config\.json") as raised:
+        load(model_directory)
+    assert len(str(raised.value)) < 1100
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
@@ -348,7 +380,7 @@ def test_a_mistyped_name_is_answered_with_the_near_one(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("m.onnx", "by its own script"), ("m.pth", "paumer import"), ("m.jpg", "give the folder")],
+    [("m.onnx", "cannot be trained"), ("m.pth", "paumer import"), ("m.jpg", "give the folder")],
 )
 def test_a_file_is_not_a_model(tmp_path, name, hint):
     (tmp_path / name).write_bytes(b"")

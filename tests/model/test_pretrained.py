@@ -45,7 +45,8 @@ def test_what_was_saved_comes_back_to_the_last_bit(make, same, tmp_path, changes
     assert not again.training
     assert same(model, again)
     names = sorted(file.name for file in (tmp_path / "model").iterdir())
-    assert names == ["README.md", "config.json", "model.safetensors"]
+    files = ["README.md", "config.json", "model.safetensors", "preprocessor_config.json"]
+    assert names == files
     assert [file.name for file in tmp_path.iterdir()] == ["model"]
 
 
@@ -116,7 +117,7 @@ def test_saving_again_replaces_the_model_and_leaves_the_rest(make, same, tmp_pat
     assert same(PausingSegmenter.from_pretrained(directory), newer)
     assert (directory / "README.md").read_text() == "my own words"
     assert (directory / "operating_points.json").read_text() == "{}"
-    assert len(list(directory.iterdir())) == 4
+    assert len(list(directory.iterdir())) == 5
 
 
 def test_the_current_directory_can_be_saved_into(make, same, tmp_path, monkeypatch):
@@ -300,7 +301,8 @@ def test_pushing_uploads_a_whole_model_directory(make, same, tmp_path, hub):
     model.push_to_hub("someone/some-model")
     ((repository, uploaded),) = hub
     assert repository == "someone/some-model"
-    assert set(uploaded) == {"config.json", "model.safetensors", "README.md"}
+    files = {"config.json", "model.safetensors", "preprocessor_config.json", "README.md"}
+    assert set(uploaded) == files
     for name, data in uploaded.items():
         (tmp_path / name).write_bytes(data)
     assert same(PausingSegmenter.from_pretrained(tmp_path), model)

@@ -18,7 +18,6 @@ from paumer.model.build import build_model
 from paumer.model.config import ModelConfig
 from paumer.model.segmenter import pad_to_patches
 from paumer.pause_config import PAPER_CONFIGS
-from paumer.pausing import keep_count
 
 KINDS = ("plain", "distilled", "registers", "no prefix", "rotary", "rotary only")
 DECODERS = (
@@ -291,6 +290,7 @@ def test_a_paused_patch_still_learns_through_the_decoder(small_model):
     assert (by_patch > 0).all()
 
 
+@pytest.mark.slow
 def test_threads_with_modes_of_their_own_do_not_meet(small_model):
     model = small_model("rotary", "mask")
     jobs = ["1:0.5,3:0.5", "none", "2:<1.2", "4:0.4 exit"]
@@ -494,24 +494,6 @@ def test_it_exports_and_says_the_same(fixed, text, options):
     with torch.no_grad():
         assert torch.allclose(exported(images), model(images), rtol=0, atol=1e-6)
         assert torch.allclose(exported(-images), model(-images), rtol=0, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_one_export_serves_all_ratios(fixed, unchecked):
-    model = fixed("none", 3).model
-    parse = unchecked("paumer.mode").Mode.parse
-    dial = unchecked("paumer.exporting.traced").Traced(model, parse("1:0.5"))
-    batch, images = torch.export.Dim("batch", max=64), pictures(2, 24, 24)
-    shapes = {"images": {0: batch}, "kept": None}
-    exported = torch.export.export(
-        dial, (images, torch.tensor([6])), dynamic_shapes=shapes, strict=False
-    ).module()
-    with torch.no_grad():
-        for ratio in (0.0, 0.4, 0.8):
-            own = model(images, f"1:{ratio}", full_size=False)
-            logits, paused = exported(images, torch.tensor([keep_count(9, ratio)]))
-            assert torch.allclose(logits, own.logits, rtol=0, atol=1e-6)
-            assert torch.equal(paused, own.paused_after())
 
 
 @pytest.mark.slow

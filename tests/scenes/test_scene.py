@@ -48,6 +48,7 @@ def counts(made_elsewhere):
     return np.stack([np.bincount(labels.ravel(), minlength=256) for labels in made_elsewhere[1]])
 
 
+@pytest.mark.slow
 def test_another_process_makes_the_same_bytes(made_elsewhere):
     for seed in (0, 3, 40, 79):
         image, labels = scene(seed, SMALL)

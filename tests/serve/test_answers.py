@@ -25,6 +25,7 @@ def segmentation(labels):
         labels=labels,
         entropy=np.zeros((2, 2), np.float32),
         paused_after=grid,
+        merged_after=grid // 5,
         patch=(labels.shape[0] / 2, labels.shape[1] / 2),
         mode=Mode.parse("3:0.5,5:0.5 exit size=8"),
         seconds=0.1,
@@ -57,6 +58,7 @@ def test_run_lengths_give_the_labels_back(labels):
 def test_everything_at_once():
     details = answers.everything(segmentation(LABELS))
     assert details["blocks"] == {"0": 0.25, "3": 0.5, "5": 0.25}
+    assert details["merged"] == 0.25
     assert details["shares"] == {"a": 0.25, "b": 0.375, "c": 0.375}
     assert (details["width"], details["height"]) == (4, 4)
     images = details["images"]

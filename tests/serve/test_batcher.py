@@ -9,7 +9,6 @@ import pytest
 from paumer import Mode, Segmentation
 from paumer.classes import ClassSet
 from paumer.serve.batcher import AbandonedError, Batcher, BusyError, Job
-from paumer.serve.governor import QueueGovernor
 
 MODES = tuple(Mode.parse(text) for text in ("none", "3:0.4", "3:0.8 exit"))
 SECONDS = (0.1, 0.06, 0.04)
@@ -33,12 +32,13 @@ def segmented(image, mode):
     classes = ClassSet(("a",), ((0, 0, 0),))
     found = np.zeros(image.shape[:2], np.uint8)
     return Segmentation(
-        image, found, empty.astype(np.float32), empty, (8.0, 8.0), mode, 0.0, classes
+        image, found, empty.astype(np.float32), empty, empty, (8.0, 8.0), mode, 0.0, classes
     )
 
 
-def job(number=0, size=(8, 8), limit=2, mode=None, work=SECONDS):
-    return Job(np.full((*size, 3), number, np.uint8), size, work, limit, mode)
+def job(number=0, size=(8, 8), limit=2, mode=None, work=SECONDS, seconds=10.0, priority=1):
+    image = np.full((*size, 3), number, np.uint8)
+    return Job(image, size, work, limit, time.perf_counter(), seconds, mode, priority)
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def gate():
 def start(gate):
     started = []
 
-    def give(target=10.0, queue=64, batch=1):
-        batcher = Batcher(gate, MODES, QueueGovernor(3, target), queue, batch)
+    def give(queue=64, batch=1):
+        batcher = Batcher(gate, MODES, queue, batch)
         started.append(batcher)
         return batcher
 
@@ -96,11 +96,11 @@ def test_modes_that_differ_in_one_word_run_apart_and_equal_ones_together(start, 
 
 
 def test_a_floor_is_kept_when_the_governor_hurries(start, gate):
-    batcher = start(target=1.0)
-    first_in(batcher, gate)
-    floor = [batcher.submit(job(1, limit=1, work=(0.1, 0.06, 0.06)))]
-    others = [batcher.submit(job(2)) for _ in range(11)]
-    for _ in range(13):
+    batcher = start()
+    first_in(batcher, gate, work=(0.01, 0.01, 0.01))
+    floor = [batcher.submit(job(1, limit=1, work=(0.1, 0.06, 0.06), seconds=0.9))]
+    others = [batcher.submit(job(2, seconds=0.9)) for _ in range(10)]
+    for _ in range(12):
         gate.open.release()
     modes = [future.result(10).result.mode for future in floor + others]
     assert modes[0] == MODES[1]
@@ -108,15 +108,59 @@ def test_a_floor_is_kept_when_the_governor_hurries(start, gate):
 
 
 def test_more_than_can_be_done_in_time_is_refused_at_once(start, gate):
-    batcher = start(target=0.42)  # Room for 0.26 s: what runs, and 4 at the fastest.
-    first_in(batcher, gate)
+    batcher = start()  # Room for 0.26 s: what runs, and 4 at the fastest.
+    first_in(batcher, gate, seconds=0.42)
     while len(batcher.waiting) < 4:
-        batcher.submit(job())
+        batcher.submit(job(seconds=0.42))
     with pytest.raises(BusyError, match="at capacity: try again in 1 s"):
-        [batcher.submit(job()) for _ in range(4)]
+        [batcher.submit(job(seconds=0.42)) for _ in range(4)]
     with pytest.raises(BusyError):
-        batcher.check(SECONDS)
-    assert batcher.filled() > 0.4
+        batcher.check(SECONDS, 0.42)
+    batcher.check(SECONDS, 10.0)
+    assert batcher.filled(0.42) > 0.4
+
+
+def test_the_nearest_deadline_is_first(start, gate):
+    batcher = start()
+    first_in(batcher, gate)
+    futures = [batcher.submit(job(n, seconds=s)) for n, s in ((1, 9.0), (2, 5.0), (3, 7.0))]
+    for _ in range(4):
+        gate.open.release()
+    for future in futures:
+        future.result(10)
+    assert [numbers for numbers, _ in gate.batches] == [[0], [2], [3], [1]]
+
+
+def test_a_sooner_deadline_makes_nobody_late_who_was_taken(start, gate):
+    batcher = start()
+    first_in(batcher, gate, work=(0.1, 0.1, 0.1))
+    long = (1.0, 1.0, 1.0)
+    batcher.submit(job(1, work=long, seconds=2.0))  # Needs 1.1 of its 1.24 s.
+    with pytest.raises(BusyError):
+        batcher.submit(job(2, work=long, seconds=1.9))
+    batcher.submit(job(3, seconds=1.9))
+    assert [int(one.image[0, 0, 0]) for one in batcher.waiting] == [3, 1]
+
+
+def test_a_higher_priority_takes_the_room_of_lower_ones(start, gate):
+    batcher = start(queue=3)
+    first_in(batcher, gate)
+    low = [batcher.submit(job(n, priority=0)) for n in (1, 2)]
+    usual = batcher.submit(job(3))
+    with pytest.raises(BusyError):
+        batcher.submit(job(4, priority=0))
+    high = [batcher.submit(job(n, priority=2)) for n in (5, 6)]
+    for future in low:
+        with pytest.raises(BusyError, match="at capacity"):
+            future.result(10)
+    batcher.submit(job(7, priority=2))
+    with pytest.raises(BusyError):
+        usual.result(10)
+    with pytest.raises(BusyError):
+        batcher.submit(job(8, priority=2))
+    for _ in range(4):
+        gate.open.release()
+    assert [future.result(10).result.image[0, 0, 0] for future in high] == [5, 6]
 
 
 def test_the_queue_has_an_end(start, gate):
@@ -129,10 +173,10 @@ def test_the_queue_has_an_end(start, gate):
 
 
 def test_an_idle_batcher_takes_any(start, gate):
-    batcher = start(target=0.01)
-    batcher.check((5.0, 5.0, 5.0))
+    batcher = start()
+    batcher.check((5.0, 5.0, 5.0), 0.01)
     gate.open.release()
-    batcher.submit(job(work=(5.0, 5.0, 5.0))).result(10)
+    batcher.submit(job(work=(5.0, 5.0, 5.0), seconds=0.01)).result(10)
 
 
 def test_cancelled_jobs_leave(start, gate):
@@ -180,7 +224,7 @@ def test_what_nobody_wants_is_freed_at_once(gate):
         assert gate.open.acquire(timeout=10)
         batcher.check_wanted()
 
-    batcher = Batcher(run, MODES, QueueGovernor(3, 1.0), queue=64, batch=1)
+    batcher = Batcher(run, MODES, queue=64, batch=1)
     gc.disable()
     try:
         assert first_in(batcher, gate).cancel()
@@ -197,7 +241,7 @@ def test_a_failure_is_its_own_only(start):
             raise RuntimeError("no memory")
         return [segmented(image, mode) for image in images]
 
-    batcher = Batcher(run, MODES, QueueGovernor(3, 1.0), queue=64, batch=1)
+    batcher = Batcher(run, MODES, queue=64, batch=1)
     wrong = batcher.submit(job(1))
     with pytest.raises(RuntimeError, match="no memory"):
         wrong.result(10)
@@ -216,9 +260,9 @@ def test_stopping_finishes_what_waits(start, gate):
 
 
 def test_the_rest_of_a_running_batch_counts(gate, start):
-    batcher = start(target=10.0)
+    batcher = start()
     first_in(batcher, gate, work=(1.0, 1.0, 1.0))
-    filled = batcher.filled()
+    filled = batcher.filled(10.0)
     assert 0 < filled <= 0.1
     time.sleep(0.05)
-    assert batcher.filled() < filled
+    assert batcher.filled(10.0) < filled

@@ -1,9 +1,11 @@
 """Who is answered: own names and own pages."""
 
 import pytest
+from starlette.testclient import TestClient
 
 from paumer.serve.guard import allowed_hosts
-from paumer.serve.http import Limits
+from paumer.serve.http import Limits, create_app
+from paumer.serve.service import Service
 
 
 @pytest.mark.parametrize(
@@ -25,10 +27,10 @@ def test_names_follow_from_where_it_listens(listening, more, expected):
 
 
 @pytest.fixture
-def ask(serving):
+def ask(predictor):
     def give(hosts, **headers):
-        running = serving(limits=Limits(hosts=hosts))
-        return running.client.get("/v1/model", headers=headers)
+        app = create_app(Service(predictor, "small"), Limits(hosts=hosts))
+        return TestClient(app).get("/v1/model", headers=headers)
 
     return give
 

@@ -90,6 +90,19 @@ def test_a_mode_with_every_word(serving, predictor, png):
     assert 'paumer_answered_total{point="other"} 2.0' in running.client.get("/metrics").text
 
 
+def test_a_mode_that_merges_and_lets_all_leave(serving, predictor, png):
+    running, text = serving(), "1-2:~0.2,4:1 exit"
+    image = np.array(Image.open(io.BytesIO(png())))
+    alone = predictor.predict(image, text)
+    response = running.segment(png(), mode=text)
+    assert np.array_equal(mask_of(response), alone.labels)
+    assert response.headers["x-paumer-mode"] == text
+    answer = running.segment(png(), mode=text, output="all").json()
+    assert answer["merged"] == (alone.merged_after > 0).mean() > 0
+    assert answer["blocks"] == {"0": 0.0, "4": 1.0}
+    assert 0 < answer["work"] < 1
+
+
 def bomb(width, height):
     """A small PNG file whose header promises a huge image."""
 
@@ -107,6 +120,7 @@ def endless():
     return b"P3\n400 400\n255\n" + b"#\n" * 500_000
 
 
+@pytest.mark.slow
 def test_an_image_that_takes_long_to_decode_is_refused_and_holds_up_nobody(serving, png):
     running = serving(limits=Limits(decode_seconds=0.6))
     with ThreadPoolExecutor(6) as clients:
@@ -387,7 +401,7 @@ def test_nothing_is_loaded_from_outside(serving):
     described = running.client.get("/openapi.json").json()["paths"]
     assert {"/v1/segment", "/v1/model", "/healthz", "/metrics"} <= described.keys()
     names = [item["name"] for item in described["/v1/segment"]["post"]["parameters"]]
-    assert names == ["mode", "floor", "output"]
+    assert names == ["mode", "floor", "deadline_ms", "priority", "output"]
 
 
 @pytest.mark.slow

@@ -139,6 +139,7 @@ class Stub:
             "work": 1.0 if mode == "none" else 0.7,
             "shares": dict(zip(CAMVID.names, counts.tolist(), strict=True)),
             "blocks": blocks,
+            "merged": 0.25 * ("~" in mode),
             "images": {
                 name: "data:image/png;base64," + base64.b64encode(data).decode()
                 for name, data in images.items()
@@ -462,8 +463,11 @@ def test_a_typed_mode(open_page, stub):
     count = len(stub.queries)
     for text, problem in {
         "14:0.4": "There is no block 14: this model has blocks 1 to 12.",
-        "3:1.4 exit": "The share 1.4 is too large",
-        "quick": "“quick” is not a pause",
+        "3:1.4 exit": "The ratio 1.4 is too large",
+        "1-6:~0.6": "The ratio 0.6 is too large: at most half",
+        "1-13:~0.1": "There is no block 13",
+        "1-6:0.1": "“1-6:0.1” is not a stage",
+        "quick": "“quick” is not a stage",
     }.items():
         field.fill(text)
         field.press("Enter")
@@ -476,6 +480,22 @@ def test_a_typed_mode(open_page, stub):
     assert page.locator("#trouble").text_content() == ""
     assert field.get_attribute("aria-invalid") == "false"
     assert field.input_value() == FAST
+
+
+def test_a_typed_mode_that_merges_and_lets_all_leave(open_page, stub):
+    page = open_page()
+    settles(lambda: len(stub.queries) == 2)
+    assert "merged" not in page.locator("#blocks").inner_text()
+    field = page.get_by_label("Mode", exact=True)
+    field.fill("1-6:~ 0.1, 9:1 exit")
+    field.press("Enter")
+    says(page, "#message", "Mode 1-6:~0.1,9:1 exit:")
+    says(page, "#blocks", "of all: merged into a similar patch")
+    shown = page.locator("#blocks").inner_text()
+    assert "25 %" in shown
+    assert "paused after block 9" in shown
+    assert "block 1\n" not in shown
+    assert stub.queries[-1]["mode"] == "1-6:~0.1,9:1 exit"
 
 
 def test_a_typed_mode_of_many_words(open_page, stub):

@@ -1,4 +1,6 @@
 import asyncio
+import logging
+import socket
 import sys
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -56,3 +58,30 @@ def test_impossible_limits_are_named(monkeypatch, capsys, words, message):
         main()
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
+
+
+_HEAD = b"POST /v1/segment HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (_HEAD, b"nonsense\r\n"),
+        (_HEAD.replace(b"POST", b"HEAD"), b"nonsense\r\n"),
+        (_HEAD.replace(b"localhost", b"else"), b"nonsense\r\n"),  # Answered before it ends.
+    ],
+)
+def test_a_body_that_breaks_the_rules_ends_its_connection_alone(serving, png, caplog, head, body):
+    running, log = serving(), logging.getLogger("uvicorn.error")
+    log.addHandler(caplog.handler)
+    try:
+        with socket.create_connection(("127.0.0.1", running.port), timeout=10) as line:
+            line.sendall(head + b"\r\n3\r\nabc\r\n" + body)
+            got = b"".join(iter(lambda: line.recv(1000), b""))
+        assert got.count(b"HTTP/1.1 4") == 1
+        assert running.segment(png()).status_code == 200
+        assert running.service.watch.in_flight == 0
+    finally:
+        log.removeHandler(caplog.handler)
+    assert [record for record in caplog.records if record.exc_info] == []

@@ -106,6 +106,8 @@ def test_parameters_are_read_once_and_for_all(service):
     assert str(service.read({"mode": "none size=48"}).mode) == "none size=48"
     assert str(service.read({"mode": "quick"}).mode) == "2:0.6 exit"
     assert service.read({"floor": "middle", "output": "rle"}) == Parameters(None, 1, "rle")
+    hurried = service.read({"deadline_ms": "250", "priority": "high"})
+    assert (hurried.seconds, hurried.priority) == (0.25, 2)
     for values, words in (
         ({"mode": "slow"}, 'mode "slow" is not one such as .* whole, beaten, middle, quick'),
         ({"mode": "auto exit"}, 'mode "auto exit" is not one such as'),
@@ -122,9 +124,17 @@ def test_parameters_are_read_once_and_for_all(service):
         ({"floor": ""}, 'no operating point "" to stop at'),
         ({"mode": "none", "floor": "quick"}, 'floor goes with mode "auto"'),
         ({"mode": "quick", "floor": "quick"}, 'floor goes with mode "auto"'),
-        ({"output": "video"}, 'output "video" is not known: choose from mask, overlay, rle, all'),
+        (
+            {"output": "video"},
+            'output "video" is not known: choose from mask, overlay, rle, arrays, all',
+        ),
         ({"pause": "2:0.5"}, 'no option "pause" .a mode says it all'),
-        ({"url": "x"}, 'no option "url": choose from mode, floor, output'),
+        ({"url": "x"}, 'no option "url": choose from mode, floor, output, deadline_ms, priority'),
+        ({"priority": "urgent"}, 'priority "urgent" is not known: choose from low, normal, high'),
+        *(
+            ({"deadline_ms": text}, f'deadline_ms is "{text}": give milliseconds')
+            for text in ("soon", "0", "-1", "nan", "inf", "1e9")
+        ),
     ):
         with pytest.raises(ValueError, match=words):
             service.read(values)
@@ -231,3 +241,10 @@ def test_an_image_whose_client_is_gone_is_not_finished(service, predictor):
     done = service.submit(image(1), service.read({})).result(30)
     assert np.array_equal(done.result.labels, predictor.predict(image(1)).labels)
     assert batches == [1, 1]
+
+
+def test_a_deadline_that_cannot_be_met_is_refused_at_once(service):
+    with pytest.raises(ValueError, match=r"deadline_ms is 0\.001, and such an image takes about"):
+        service.submit(image(), service.read({"deadline_ms": "0.001"}))
+    done = service.submit(image(), service.read({"deadline_ms": "60000"})).result(30)
+    assert done.result.labels.shape == (64, 64)

@@ -26,7 +26,7 @@ class Pictures:
 
     def __getitem__(self, index):
         sample = Sample(str(index), self.images[index], self.truths[index])
-        self.given.append(weakref.ref(sample))
+        self.given.append(weakref.ref(sample.image))
         return sample
 
     def files(self, index):

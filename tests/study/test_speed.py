@@ -192,12 +192,29 @@ def test_other_errors_do_not_end_the_search_of_the_batch(model, monkeypatch):
         best_batch(model, torch.rand(1, 3, 8, 8), SpeedSettings())
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("none", 1), ("2:0.5", 2), ("2:0.5,4:0.5 exit", 3)])
-def test_each_pause_and_assembling_take_time(model, monkeypatch, text, seconds):
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("none", 1),
+        ("2:0.5", 2),
+        ("2:0.5,4:0.5 exit", 3),
+        ("1-3:~0.2", 4),
+        ("1:0.3,2:~0.2,3:0.2", 4),
+    ],
+)
+def test_each_stage_and_assembling_take_time(model, monkeypatch, text, seconds):
     """On a clock that moves on by a second whenever it is read."""
     clock = SimpleNamespace(perf_counter=partial(next, count()))
     monkeypatch.setattr(speed, "time", clock)
     assert pausing_seconds(model, torch.rand(1, 3, 64, 64), Mode.parse(text)) == seconds
+
+
+def test_merging_takes_its_part_of_the_time(model):
+    settings = SpeedSettings(rounds=1, warmup=0, full_size=False)
+    modes = [Mode.parse(text) for text in ("1-3:~0.2", "1:0.3,2:~0.2,3:0.2 exit", "3:1 exit")]
+    _, *found = measure_speed(model, torch.rand(1, 3, 64, 64), modes, settings).measurements
+    assert [item.mode for item in found] == modes
+    assert all(item.pausing_ratio > 0 and item.mac_ratio > 1 for item in found)
 
 
 def test_pausing_is_timed_apart_from_blocks(model, monkeypatch):

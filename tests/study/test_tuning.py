@@ -1,13 +1,18 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from paumer import Measurement, Mode
+from paumer.data.datasets import open_dataset
 from paumer.inference.predictor import Predictor
 from paumer.study import tuning
+from paumer.study.accuracy import evaluate
+from paumer.study.conditions import SHIFTS, Shifted
 from paumer.study.cost import predict_speed
 from paumer.study.grids import one
 from paumer.study.speed import SpeedSettings
@@ -88,10 +93,10 @@ def test_the_choice_is_the_best_within_its_budget(predictor, images, tmp_path, b
     template, steps = Mode.parse(f"1:0.5 {words}"), []
     result = tune(
         predictor,
-        images(4),
+        images(2),
         budget,
         tmp_path / "tune",
-        TuneSettings(template=template, most=4, finalists=3),
+        TuneSettings(template=template, most=4, finalists=3, shifts=0),
         progress=lambda *step: steps.append(step[0]),
     )
     assert all(str(m.mode).endswith(words) for m in result.evaluated if m.mode.pause)
@@ -134,15 +139,19 @@ def test_a_search_starts_without_pausing_at_each_of_its_sizes(
 
 
 @pytest.mark.usefixtures("plain_machine")
-def test_operating_points_that_a_model_has_are_evaluated(predictor, images, tmp_path):
-    texts = ("2:0.35", "2:0.35 exit", "none", "2:<0.5")
+@pytest.mark.parametrize("words", ["", "by=neighbours"])
+def test_operating_points_that_a_model_has_are_evaluated(predictor, images, tmp_path, words):
+    alike, others = {"2:0.4 by=neighbours"}, {"2:<0.5", "2:0.55 size=16"}
+    own = {"2:0.35", "2:0.45 exit"} | alike
+    texts = ["none", *own, *others]
     points = {f"p{n}": Measurement(mode=Mode.parse(text)) for n, text in enumerate(texts)}
     known = Predictor(predictor.network, points)
-    settings = TuneSettings(most=2, finalists=1)
+    settings = TuneSettings(most=2, finalists=1, template=Mode.parse(f"1:0.5 {words}"))
     result = tune(known, images(1), Budget(speed_up=1.01), tmp_path / "tune", settings)
     found = [str(item.mode) for item in result.evaluated]
-    assert found.count("2:0.35") == 1
-    assert {"2:0.35 exit", "2:<0.5"}.isdisjoint(found)
+    wanted = alike if words else own  # Where nothing else is asked for, all are worth a try.
+    assert all(found.count(text) == 1 for text in wanted)
+    assert ((own | others) - wanted).isdisjoint(found)
 
 
 def test_an_impossible_budget_is_not_met(predictor, images, tmp_path):
@@ -280,3 +289,86 @@ def test_a_built_in_model_is_tuned_as_a_copy(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"exists: tune that one \(--model \./street-tiny-tuned\)"):
         tuning.own_copy("street-tiny")
     assert [path.name for path in tmp_path.iterdir()] == ["street-tiny-tuned"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("plain_machine")
+def test_the_whole_dial_can_be_searched(predictor, images, tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning, "smaller_sides", lambda side, patch: [48])
+    settings = TuneSettings(procedure="dial", most=60, finalists=2, shifts=0)
+    result = tune(predictor, images(3), Budget(speed_up=1.5), tmp_path / "tune", settings)
+    kinds = {(bool(m.mode.merge), m.mode.size) for m in result.evaluated}
+    assert len(kinds) >= 3
+    assert result.met
+    assert result.choice.speed_up >= 1.5
+    assert set(result.points) == {"unpaused", *NAMED}
+
+
+def measured(text, speed, miou):
+    return Measurement(mode=Mode.parse(text), images_per_second=speed, speed_up=speed, miou=miou)
+
+
+def test_the_choice_is_by_what_is_lost_at_worst():
+    found = [
+        measured("none", 1.0, 0.70),
+        measured("3:0.4", 2.0, 0.70),
+        measured("5:0.5", 2.1, 0.692),
+    ]
+    shaky, firm = found[1].mode, found[2].mode
+    losses = {Mode(): {"dark": 0.0}, shaky: {"dark": 0.05, "noise": 0.01}, firm: {"dark": 0.005}}
+    assert decide(found, found, Budget(speed_up=1.5)).choice.mode == shaky
+    tuned = decide(found, found, Budget(speed_up=1.5), losses)
+    assert tuned.choice.mode == firm
+    assert tuned.choice.miou == 0.692
+    assert tuned.choice.worst_drop == pytest.approx(0.008)
+    assert tuned.points["balanced"].mode == firm
+    assert tuned.points["accurate"].mode == Mode()
+    by_accuracy = decide(found, found, Budget(max_drop=6), losses)
+    assert by_accuracy.choice.mode == firm
+    shaken = decide(found[:2], found[:2], Budget(max_drop=6), losses).choice
+    assert (shaken.mode, shaken.worst_on) == (shaky, "dark")
+    assert shaken.worst_drop == pytest.approx(0.05)
+
+
+@pytest.mark.usefixtures("plain_machine")
+def test_finalists_are_counted_in_groups_and_on_shifted_images(predictor, tmp_path):
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        for kind in ("images", "masks"):
+            (tmp_path / kind).mkdir(exist_ok=True)
+        image = rng.integers(0, 255, (64, 64, 3), np.uint8)
+        Image.fromarray(image).save(tmp_path / f"images/drive{number % 2}-{number}.png")
+        labels = image[..., 0] % len(predictor.classes)
+        Image.fromarray(labels).save(tmp_path / f"masks/drive{number % 2}-{number}.png")
+    names = list(predictor.classes.names)
+    text = f"val: {{images: images, masks: masks}}\nclasses: {names}\n"
+    (tmp_path / "data.yaml").write_text(text)
+    dataset = open_dataset(str(tmp_path / "data.yaml"), "val")
+    settings = TuneSettings(most=3, finalists=2, shifts=2, groups="drive.")
+    result = tune(predictor, dataset, Budget(speed_up=1.2), tmp_path / "tune", settings)
+    assert {*result.losses[result.choice.mode]} == {"drive0", "drive1", *SHIFTS}
+    assert set(result.losses[Mode()].values()) == {0.0}
+    base = result.points["unpaused"].miou
+    worst = max(base - result.choice.miou, *result.losses[result.choice.mode].values())
+    assert result.choice.worst_drop == worst
+    alone = evaluate(predictor, dataset, [Mode(), result.choice.mode], indices=[0, 1])
+    assert {dataset.files(n)[0].name[:6] for n in (0, 1)} == {"drive0"}
+    lost = alone[0].miou - alone[1].miou
+    assert result.losses[result.choice.mode]["drive0"] == pytest.approx(lost)
+
+
+def test_shifts_change_images_and_not_labels(images):
+    dataset, changed = images(2), []
+    for shift in SHIFTS:
+        shifted = Shifted(dataset, shift)
+        assert len(shifted) == 2
+        for index in range(2):
+            before, after, again = dataset[index], shifted[index], shifted[index]
+            assert after.image.shape == before.image.shape
+            assert after.image.dtype == np.uint8
+            assert np.array_equal(after.labels, before.labels)
+            assert np.array_equal(after.image, again.image)
+            assert not np.array_equal(after.image, before.image)
+        changed.append(after.image)
+    assert changed[0].mean() < 0.6 * dataset[1].image.mean()
+    assert len({image.tobytes() for image in changed}) == len(SHIFTS)

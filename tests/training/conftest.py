@@ -31,15 +31,18 @@ TINY = TrainOptions(
 
 @pytest.fixture(scope="session")
 def folder():
-    """A function that writes a small data set of one's own; ``bad`` breaks one training image."""
+    """A function that writes a small data set of one's own; ``bad`` breaks one training image.
 
-    def write(path, bad=False):
+    ``sides`` are the heights of the images.
+    """
+
+    def write(path, bad=False, sides=(40,) * 4):
         rng = np.random.default_rng(0)
         for split in ("train", "val"):
             for kind in ("images", "masks"):
                 (path / kind / split).mkdir(parents=True)
-            for number in range(4):
-                image = rng.integers(0, 255, (40, 48, 3), np.uint8)
+            for number, side in enumerate(sides):
+                image = rng.integers(0, 255, (side, side + 8, 3), np.uint8)
                 Image.fromarray(image).save(path / "images" / split / f"{number}.png")
                 Image.fromarray(image[..., 0] % 3).save(path / "masks" / split / f"{number}.png")
         if bad:

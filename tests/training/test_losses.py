@@ -188,3 +188,44 @@ def test_what_heads_learn_from_is_not_disturbed(lively, batch):
     loss = HeadsLoss(network).train()
     first, again = (losses(loss, batch, "none").main.item() for _ in range(2))
     assert first == again
+
+
+def test_merged_patches_are_what_the_one_is_that_they_are_part_of(network, batch):
+    """By a slow loop: after each pause every patch has the logits of the token it is part of."""
+    images, labels = batch
+    loss = PausingLoss(network)
+    mode = "1-2:~0.3,2:0.4,3:~0.2,4:0.5"
+    prediction = network(images, mode, full_size=False)
+    found = loss.aux_loss(prediction.stages, prediction.grid, labels, prediction.merges)
+    patches = prediction.grid[0] * prediction.grid[1]
+    owner, known, expected = list(range(2 * patches)), {}, 0.0
+    events = [(m.block, 0, m) for m in prediction.merges]
+    events += [(s.block, 1, s) for s in prediction.stages]
+    for _, pauses, event in sorted(events, key=lambda one: one[:2]):
+        index = event.patch_index
+        if pauses:
+            for row, logits in zip(
+                index.flatten().tolist(), event.logits.flatten(0, 1), strict=True
+            ):
+                known[row] = logits
+            grid = torch.stack([known[row] for row in owner]).view(2, patches, -1)
+            shown = grid.transpose(1, 2).reshape(2, -1, *prediction.grid)
+            expected = expected + loss.cross_entropy(shown, labels)
+        else:
+            joining, target = (index.gather(1, part) for part in event.match[1:])
+            for here, there in zip(
+                joining.flatten().tolist(), target.flatten().tolist(), strict=True
+            ):
+                owner = [there if one == here else one for one in owner]
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    found.backward()
+    assert network.aux_head.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("mode", ["none", "1-3:~0.2", "1-3:~0.2,3:0.5"])
+def test_every_parameter_gets_a_gradient_in_every_kind_of_step(loss, batch, mode):
+    found = losses(loss, batch, mode)
+    (found.main + found.aux).backward()
+    missing = [name for name, one in loss.named_parameters() if one.grad is None]
+    assert missing == []
+    assert (loss.network.aux_head.weight.grad.abs().sum() > 0) == (":0" in mode)

@@ -11,8 +11,8 @@ from PIL import Image
 from paumer import PausingSegmenter
 from paumer.data.datasets import open_dataset
 from paumer.inference.predictor import Predictor
-from paumer.mode import parse_modes
-from paumer.pause_config import PauseConfig, parse_ranges
+from paumer.mode import Mode, parse_modes
+from paumer.pause_config import NO_MERGE, NO_PAUSE, MergeConfig, PauseConfig, parse_ranges
 from paumer.study.accuracy import evaluate
 from paumer.training import run, start
 from paumer.training.checkpoint import list_checkpoints, load_checkpoint
@@ -59,6 +59,7 @@ def test_training_changes_every_weight(tiny, whole):
     assert same == []
 
 
+@pytest.mark.slow
 def test_the_seed_decides_everything(tiny, whole, tmp_path, assert_same):
     again = run.train(replace(tiny, out=tmp_path / "again", workers=2))
     assert_same(whole, again)
@@ -93,6 +94,7 @@ def test_two_processes_do_what_one_does(plain, tmp_path, two_processes):
 AUGMENTED = {"balance": 0.5, "blur": 0.5, "noise": 0.1, "compress": 0.5, "cutout": 0.5}
 
 
+# Not among the slow ones: there others have started threads, and it forks.
 def test_two_processes_do_what_one_does_with_every_option_on(plain, tmp_path, two_processes):
     losses = {"dice": 1.0, "focal": 1.0, "label_smoothing": 0.1, "layer_decay": 0.9, "ema": 0.5}
     options = replace(plain, **AUGMENTED, **losses)
@@ -101,6 +103,7 @@ def test_two_processes_do_what_one_does_with_every_option_on(plain, tmp_path, tw
     assert_same_updates(options, one, tmp_path / "two")
 
 
+@pytest.mark.slow
 def test_parts_of_a_batch_add_up_to_the_whole(plain, tmp_path):
     whole = run.train(replace(plain, out=tmp_path / "whole"))
     parts = run.train(replace(plain, out=tmp_path / "parts", accumulate=2))
@@ -171,15 +174,53 @@ def test_labels_are_checked_before_the_first_step(tiny, tmp_path, folder, monkey
 
 
 def test_so_many_labels_are_looked_at(tiny, monkeypatch):
-    seen = []
+    seen, real = [], start.read
+
+    def note(dataset, index, bad_list):
+        seen.append(index)
+        return real(dataset, index, bad_list)
+
     data = open_dataset(tiny.data, "train")
-    monkeypatch.setattr(start, "read", lambda _, index, __: seen.append(index))
+    monkeypatch.setattr(start, "read", note)
     monkeypatch.setattr(start, "LOOK_AT", 2)
-    start.check_samples(data, tiny)
+    assert start.check_samples(data, tiny) == 40
     assert seen == [0, 3]
-    start.check_samples(data, replace(tiny, skip_bad=True))
-    start.check_samples(open_dataset("scenes:3"), tiny)  # Made, not read: nothing can be wrong.
-    assert seen == [0, 3]
+    assert start.check_samples(open_dataset("scenes:3@96x64"), tiny) == 64
+    assert seen == [0, 3, 0]  # Scenes are alike: one is enough.
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_the_model_knows_the_size_of_the_images_of_training(tiny, tmp_path, folder, resumed):
+    data = folder(tmp_path, sides=(40, 90, 40, 56))  # The median of the lower middle is 40.
+    options = replace(tiny, data=data, steps=1, out=tmp_path / "run")
+    directory = run.train(options)
+    if resumed:
+        directory = run.resume(directory, steps=2)
+    for name in ("model", "best"):
+        predictor = Predictor(PausingSegmenter.from_pretrained(directory / name))
+        assert predictor.config.trained_side == 40
+        assert predictor.scaled((80, 120)) == (40, 60)
+        assert predictor.scaled((39, 200)) == (39, 200)
+
+
+def test_images_that_are_fitted_have_no_other_size(tiny, tmp_path):
+    network = initial_network(replace(tiny, fit="64x48"), open_dataset(tiny.data, "train"))
+    start.note_side(network, replace(tiny, fit="64x48"), 40)
+    assert network.config.trained_side is None
+    assert network.config.short_side == 48
+
+
+def test_advice_is_given_where_it_helps(tiny):
+    assert list(start.advice(tiny, 127)) == []
+    (line,) = start.advice(tiny, 128)
+    assert "a crop's 32" in line
+    assert "--fit 85x64" in line
+    assert list(start.advice(replace(tiny, fit="85x64"), 128)) == []
+    tuned = replace(tiny, init="street-tiny")
+    (line,) = start.advice(tuned, 40)
+    assert line.startswith("a rate of 0.01 may make a trained model forget")
+    for change in ({"lr": 2e-4}, {"optimizer": "sgd"}, {"learn": "aux"}):
+        assert list(start.advice(replace(tuned, **change), 40)) == []
 
 
 def test_a_run_that_fails_before_its_first_step_leaves_nothing(tiny, tmp_path):
@@ -207,6 +248,19 @@ def test_the_best_model_is_kept_beside_the_last(tiny, tmp_path, monkeypatch):
     for name, step in (("model", 2), ("best", 1)):
         found = PausingSegmenter.from_pretrained(directory / name).aux_head.weight
         assert torch.equal(found, saved["model"][step])
+
+
+def test_images_held_out_are_validated_on_and_not_learnt_from(tiny, tmp_path, folder, monkeypatch):
+    opened = []
+    monkeypatch.setattr(run, "_fit", lambda *given: opened.extend(given[2:4]) or given[0].out)
+    data = folder(tmp_path / "data")
+    every = open_dataset(data, "train")
+    first = every.files(0)[0].stem
+    run.train(replace(tiny, data=data, hold_out=first, out=tmp_path / "run"))
+    training, validation = opened
+    assert [validation.files(n)[0].stem for n in range(len(validation))] == [first]
+    assert len(training) == len(every) - 1
+    assert first not in [training.files(n)[0].stem for n in range(len(training))]
 
 
 def test_a_corrupt_image_can_be_skipped_and_is_listed(tiny, tmp_path, folder):
@@ -255,7 +309,7 @@ def test_one_process_looks_after_the_directory(monkeypatch, environment, first):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert run._is_first() is first
+    assert run.is_first() is first
 
 
 def test_steps_attend_by_plain_products_in_bf16_and_leave_no_trace(tiny, tmp_path, monkeypatch):
@@ -287,6 +341,26 @@ def test_each_step_pauses_as_was_drawn_for_it(tiny, tmp_path, monkeypatch):
     assert len({str(pause) for pause in drawn}) == 4
 
 
+def test_steps_pause_merge_do_both_or_nothing_as_was_drawn(tiny, tmp_path, monkeypatch):
+    seen, forward = [], PausingSegmenter.forward
+
+    def spy(self, images, mode, criterion, full_size=True):
+        seen.append(Mode.parse(mode))
+        return forward(self, images, mode, criterion, full_size)
+
+    monkeypatch.setattr(PausingSegmenter, "forward", spy)
+    kinds = ("pause", "merge", "both", "none")
+    options = replace(tiny, draw=kinds, merging="1-3:0.1-0.3", steps=12, val_every=12)
+    directory = run.train(replace(options, out=tmp_path / "run"))
+    assert run.read_options(directory).draw == kinds
+    assert {(bool(mode.pause), bool(mode.merge)) for mode in seen} == {
+        (True, False), (False, True), (True, True), (False, False),
+    }  # fmt: skip
+    for step, mode in enumerate(seen):
+        assert mode.pause in (PauseConfig.draw(0, step, parse_ranges(tiny.ranges)), NO_PAUSE)
+        assert mode.merge in (MergeConfig.draw(0, step, parse_ranges("1-3:0.1-0.3")), NO_MERGE)
+
+
 def test_how_far_a_run_is_can_be_shown(tiny, tmp_path):
     shown, said = [], []
     options = replace(tiny, out=tmp_path / "run", steps=3)
@@ -306,6 +380,10 @@ def test_how_far_a_run_is_can_be_shown(tiny, tmp_path):
         ({"steps": 0}, "steps is 0"),
         ({"ranges": "3"}, "cannot read"),
         ({"ranges": "3-6:0.2-0.8"}, "reach block 6"),
+        ({"draw": ("rest",)}, 'draw is "rest": choose from pause, merge, both, none'),
+        ({"draw": ()}, "choose from pause"),
+        ({"draw": ("both",), "merging": "1-6:0.1-0.2"}, "blocks before the last one, 6"),
+        ({"draw": ("merge",), "merging": "1-3:0.1-0.6"}, "at most half of the patches"),
         ({"val_mode": ("2:2",)}, "out of range"),
         ({"learn": "aux"}, "needs a trained model as --init"),
         ({"val_mode": ("14:0.4",)}, "cannot pause after block 14"),

@@ -99,7 +99,7 @@ export class Dial {
 
   /** Take the mode from the field, if it is one. */
   read() {
-    const text = this.field.value.replaceAll(/\s*([,:<])\s*/g, "$1").trim() || "none";
+    const text = this.field.value.replaceAll(/\s*([,:<~])\s*/g, "$1").trim() || "none";
     const named = this.points.find((point) => point.name === text);
     const problem = named || text === "auto" ? "" : this.problemWith(text);
     if (problem) {
@@ -115,11 +115,14 @@ export class Dial {
     const [stages] = text.split(/\s+/);
     if (stages === "none") return "";
     for (const part of stages.split(",")) {
-      const found = /^(\d+):<?(\d*\.?\d+)$/.exec(part);
-      if (!found) return `“${part}” is not a pause: write a block, a colon and a share, such as 3:0.4,5:0.4, or none.`;
-      const [block, amount] = [Number(found[1]), Number(found[2])];
-      if (block < 1 || block > this.blocks) return `There is no block ${block}: this model has blocks 1 to ${this.blocks}.`;
-      if (!part.includes("<") && amount >= 1) return `The share ${found[2]} is too large: it is below 1, such as 0.4.`;
+      const found = /^(\d+)(?::<?|(?:-(\d+))?:~)(\d*\.?\d+)$/.exec(part);
+      if (!found) return `“${part}” is not a stage: write a block, a colon and a ratio, such as 3:0.4,5:0.4, or 1-6:~0.1 to merge, or none.`;
+      const amount = Number(found[3]);
+      for (const block of [found[1], found[2] ?? found[1]].map(Number)) {
+        if (block < 1 || block > this.blocks) return `There is no block ${block}: this model has blocks 1 to ${this.blocks}.`;
+      }
+      if (part.includes("~") && amount > 0.5) return `The ratio ${found[3]} is too large: at most half of the patches are merged, 0.5.`;
+      if (!/[<~]/.test(part) && amount > 1) return `The ratio ${found[3]} is too large: it is below 1, such as 0.4, or 1 for all.`;
     }
     return "";
   }

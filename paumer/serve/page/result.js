@@ -95,7 +95,7 @@ export class Legends {
   /** @param {Answer} answer */
   showBlocks(answer) {
     const [pauses] = answer.mode.split(" ");
-    const stages = pauses === "none" ? [] : pauses.split(",").map((part) => String(parseInt(part, 10)));
+    const stages = pauses.split(",").filter((part) => /^\d+:[^~]/.test(part)).map((part) => String(parseInt(part, 10)));
     const rows = [...stages, "0"].map((block, i) => {
       const last = block === "0";
       const share = answer.blocks[block] ?? 0;
@@ -107,7 +107,11 @@ export class Legends {
       part.style.background = row.swatch.style.background;
       return { row, part };
     });
-    place("blocks").replaceChildren(...rows.map(({ row }) => row.item));
+    const merged = makeRow("of all: merged into a similar patch", "", "span");
+    merged.swatch.classList.add("striped");
+    merged.share.textContent = percent(answer.merged);
+    merged.item.hidden = !pauses.includes("~");
+    place("blocks").replaceChildren(...rows.map(({ row }) => row.item), merged.item);
     place("blocks-bar").replaceChildren(...rows.map(({ part }) => part));
   }
 }

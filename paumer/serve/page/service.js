@@ -10,7 +10,7 @@
  *   latency_ms: number | null, patch: [number, number]}} Model
  * @typedef {{mode: string, point: string | null,
  *   width: number, height: number, milliseconds: Record<"queue" | "compute" | "encode" | "total", number>,
- *   work: number, shares: Record<string, number>, blocks: Record<string, number>,
+ *   work: number, shares: Record<string, number>, blocks: Record<string, number>, merged: number,
  *   images: Record<"overlay" | "labels" | "paused" | "entropy", string>}} Answer
  * @typedef {{t: number, requests: number, refused: number, point: string | null, queue: number,
  *   p99: number | null}} Second One second; the requests refused are among the requests.

@@ -1,0 +1,337 @@
+"""Exported files are the model: in labels, at every size, in every mode, through every command."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import paumer
+from paumer import Mode, build_model
+from paumer.cli.main import app
+from paumer.exporting.onnx import fuse_attention
+from paumer.inference.points import write_points
+from paumer.measurement import Measurement
+from paumer.scenes.scene import scene
+from paumer.study.speed import SpeedSettings
+from paumer.study.tuning import TuneSettings
+
+onnx = pytest.importorskip("onnx", reason="exported files are ONNX")
+onnxruntime = pytest.importorskip("onnxruntime", reason="exported files run in onnxruntime")
+pytest.importorskip("onnxscript", reason="exporting needs onnxscript")
+
+# Warnings are the exporter's own.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+QUICK = "2:0.4,4:0.5 exit by=neighbours"
+MODES = ("none", "2:0.4", "1:0.2,2:0.4,4:0.4 exit", "quick", "3:0.9 protect=b")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, unchecked):
+    """A model and what was exported of it."""
+    path = tmp_path_factory.mktemp("export")
+    torch.manual_seed(0)
+    network = build_model("test_vit", "mask", ("a", "b", "c"), image_size=64)
+    network.save_pretrained(path / "whole")
+    network.config = replace(network.config, trained_side=72)
+    network.save_pretrained(path / "model")
+    write_points(path / "model", {"quick": Measurement(mode=Mode.parse(QUICK))})
+    # Compilers cannot read the shape checks of the tests: a second paumer exports without them.
+    export = unchecked("paumer.api").export
+    found = [
+        export(path / "any.onnx", path / "model", "quick"),
+        export(path / "any.pt2", path / "model", format="program"),
+        export(path / "one.onnx", path / "model", "2:0.4", input="64x60", pixels="normalised"),
+        export(path / "merge.onnx", path / "whole", "1-3:~0.1,4:0.9 exit", output="logits"),
+    ]
+    assert all(done.agreement > 0.999 and done.images == 20 for done in found)
+    assert [done.script and done.script.name for done in found] == [
+        "any.py", None, None, "merge.py"
+    ]  # fmt: skip
+    assert found[0].script_agreement > 0.999
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return paumer.load(folder / "model")
+
+
+@pytest.fixture(scope="module")
+def plain(unchecked):
+    """The graph of a small network before its attention is fused."""
+    patch = pytest.MonkeyPatch()
+    module = unchecked("paumer.exporting.onnx")
+    patch.setattr(module, "fuse_attention", lambda proto: found.append(proto.SerializeToString()))
+    found = []
+    network = unchecked("paumer.model.build").build_model("test_vit", "linear", 3, image_size=32)
+    mode = unchecked("paumer.mode").Mode()
+    info = unchecked("paumer.exporting.traced").describe(network, mode, (32, 32))
+    with pytest.raises(AttributeError):  # Nothing is left to write.
+        module.make_onnx(network, info)
+    patch.undo()
+    return found[0]
+
+
+def images():
+    """Three scenes, one of them larger than those of training."""
+    return [scene(seed, size)[0] for seed, size in enumerate(((96, 64), (70, 90), (160, 120)))]
+
+
+@pytest.mark.parametrize("name", ["any.onnx", "any.pt2", "openvino"])
+def test_a_file_gives_the_labels_of_its_model(folder, model, name):
+    engine, modes = "torch", MODES
+    if name == "openvino":
+        pytest.importorskip("openvino")
+        # It rounds differently, and scores of protected patches are nearly equal.
+        name, engine, modes = "any.onnx", "openvino", MODES[:-1]
+    exported = paumer.load(folder / name, engine=engine, threads=1)
+    assert (exported.classes, exported.config) == (model.classes, model.config)
+    assert exported.modes == model.modes
+    for mode in modes:
+        for image in images():
+            one, two = (each.predict(image, mode, window=64) for each in (model, exported))
+            assert (one.labels == two.labels).mean() > 0.999
+            assert np.array_equal(one.paused_after, two.paused_after)
+            assert np.allclose(one.entropy, two.entropy, atol=1e-3)
+    batch = [image[:60, :60] for image in images()]
+    pairs = zip(*(each.predict_batch(batch, "quick") for each in (model, exported)), strict=True)
+    assert all((one.labels == two.labels).mean() > 0.999 for one, two in pairs)
+
+
+def test_files_of_one_mode_refuse_others_by_name(folder, model):
+    exported = paumer.load(folder / "merge.onnx")
+    (image, *_), merging = images(), "1-3:~0.1,4:0.9 exit"
+    whole = paumer.load(folder / "whole")
+    one, two = (each.predict(image, merging) for each in (whole, exported))
+    assert (one.labels == two.labels).mean() > 0.999
+    assert np.array_equal(one.paused_after, two.paused_after)
+    assert np.array_equal(one.merged_after, two.merged_after)
+    assert two.merged_after.any()
+    assert exported.points == {}
+    with pytest.raises(ValueError, match=r'this file runs in mode "1-3:~0\.1,4:0\.9 exit" alone'):
+        exported.predict(image)
+    small = paumer.load(folder / "one.onnx")
+    assert small.predict(image[:60, :64], "2:0.4").labels.shape == (60, 64)
+    with pytest.raises(ValueError, match="takes images of 64x64 alone, and this one runs at 96x64"):
+        small.predict(image, "2:0.4")
+    free = paumer.load(folder / "any.onnx")
+    for mode, message in (
+        ("2:~0.1", r'this file cannot merge \("2:~0.1"\): export the model with that --mode'),
+        ("4:1 exit", r'this file cannot let all patches leave \("4:1 exit"\)'),
+        ("2:<0.5", "takes ratios, not thresholds"),
+        ("9:0.5", "cannot pause after block 9"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            free.predict(image, mode)
+
+
+def test_other_programs_get_labels_of_any_size(folder, model):
+    session = onnxruntime.InferenceSession(folder / "any.onnx")
+    info = json.loads(session.get_modelmeta().custom_metadata_map["paumer"])
+    (image, *_) = images()
+    own = model.predict(image, "quick").labels
+    (labels,) = session.run(["labels"], {"images": image[None]})  # In the file's own mode.
+    assert labels.dtype == np.uint8
+    assert (labels[0] == own).mean() > 0.999
+    unpaused = {name: np.array(value) for name, value in info["modes"]["none"].items()}
+    feed = {"images": image[None], "protect": np.zeros(3, np.float32)}
+    feed |= {name: unpaused[name] for name in ("ratios", "exit", "neighbours")}
+    labels, paused = session.run(["labels", "paused_after"], feed)
+    assert (labels[0] == model.predict(image).labels).mean() > 0.999
+    assert not paused.any()
+    large = np.asarray(Image.fromarray(image).resize((144, 96)))
+    (labels,) = session.run(["labels"], {"images": image[None], "size": np.array([96, 144])})
+    assert labels.shape == (1, *large.shape[:2])
+    logits = onnxruntime.InferenceSession(folder / "merge.onnx").run(
+        ["logits"], {"images": image[None]}
+    )[0]
+    merged = model.predict(image, "1-3:~0.1,4:0.9 exit").labels
+    assert (logits[0].argmax(0) == merged).mean() > 0.999
+
+
+def test_the_script_needs_no_paumer(folder, model, tmp_path):
+    for name in ("any.onnx", "any.py"):
+        shutil.copy(folder / name, tmp_path)
+    for number, image in enumerate(images()):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+
+    def run(*arguments):
+        command = [sys.executable, "-I", tmp_path / "any.py", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    assert "--mode {none,quick}" in run("--help").stdout
+    assert "the following arguments are required: images" in run().stderr
+    done = run("0.png", "2.png", "--mode", "quick", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("0.png: ")
+    for number in (0, 2):
+        image = images()[number]
+        with Image.open(tmp_path / f"out/{number}_mask.png") as mask:
+            assert mask.mode == "P"
+            assert tuple(mask.getpalette()[:9]) == sum(model.classes.colours, ())
+            labels = np.asarray(mask)
+        assert (labels == model.predict(image, "quick").labels).mean() > 0.999
+        with Image.open(tmp_path / f"out/{number}_overlay.png") as overlay:
+            assert overlay.size == image.shape[1::-1]
+
+
+def test_commands_take_a_file(folder, tmp_path, capsys):
+    shutil.copy(folder / "any.onnx", tmp_path / "mine.onnx")
+    file = str(tmp_path / "mine.onnx")
+    Image.fromarray(images()[0]).save(tmp_path / "a.png")
+
+    def run(*arguments):
+        app([str(part) for part in arguments], result_action="return_value")
+        return capsys.readouterr().out
+
+    run("predict", tmp_path / "a.png", "--model", file, "--mode", "quick", "--out", tmp_path / "o")
+    assert (tmp_path / "o/a_mask.png").exists()
+    bench = ("--input", "64", "--rounds", 1, "--warmup", 0, "--json", tmp_path / "bench.json")
+    run("bench", "--model", file, "--mode", "quick", *bench)
+    timed = json.loads((tmp_path / "bench.json").read_text())["measurements"]
+    assert [(item["engine"], item["mode"]) for item in timed] == [("onnx", "none"), ("onnx", QUICK)]
+    with pytest.raises(ValueError, match="is an exported file, and this needs the network itself"):
+        run("export", "--model", file, "--out", tmp_path / "again.onnx")
+
+
+def test_a_file_can_be_tuned_and_keeps_its_points(folder, tmp_path):
+    shutil.copy(folder / "any.onnx", tmp_path / "mine.onnx")
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+    for number, image in enumerate(images()):
+        Image.fromarray(image).save(tmp_path / f"images/{number}.png")
+        Image.fromarray(image[..., 0] % 3).save(tmp_path / f"masks/{number}.png")
+    folders = "{images: images, masks: masks}"
+    (tmp_path / "data.yaml").write_text(f"val: {folders}\nclasses: [a, b, c]\n")
+    model, speed = paumer.load(tmp_path / "mine.onnx"), SpeedSettings(rounds=1, warmup=0)
+    settings, data = TuneSettings(most=3, speed=speed), str(tmp_path / "data.yaml")
+    tuned = model.tune(data, speed_up=1.01, name="mine", settings=settings)
+    assert tuned.choice.engine == "onnx"
+    assert set(paumer.load(tmp_path / "mine.onnx").points) >= {"quick", "unpaused"}
+
+
+def fused_count(proto):
+    return sum(node.op_type == "MultiHeadAttention" for node in proto.graph.node)
+
+
+@pytest.mark.parametrize("name", ["any", "one"])
+def test_every_attention_is_one_operation(folder, model, name):
+    blocks = model.network.backbone.depth + len(model.network.decoder.blocks)
+    assert fused_count(onnx.load(folder / f"{name}.onnx")) == blocks
+
+
+def scale_values(proto, node):
+    """Multiply the values by 3 before they are mixed."""
+    constant = onnx.numpy_helper.from_array(np.float32([3]), "three")
+    proto.graph.initializer.append(constant)
+    values = node.input[1]
+    node.input[1] = f"{values}_times_3"
+    place = list(proto.graph.node).index(node)
+    proto.graph.node.insert(
+        place, onnx.helper.make_node("Mul", [values, "three"], [f"{values}_times_3"])
+    )
+
+
+def change(proto, form):
+    """Make every attention one that only looks like the usual."""
+    nodes = list(proto.graph.node)
+    softmaxes = {node.output[0] for node in nodes if node.op_type == "Softmax"}
+    for node in nodes:
+        if form == "values" and node.op_type == "MatMul" and node.input[0] in softmaxes:
+            scale_values(proto, node)
+        if form == "axis" and node.op_type == "Softmax":
+            node.attribute[0].i = -2
+        if form == "thirds" and node.op_type == "Slice" and len(node.input) == 4:
+            node.input[1] = node.input[3]
+        if form == "turn" and node.op_type == "Transpose":
+            del node.attribute[:]
+    if form == "scale":
+        for tensor in proto.graph.initializer:
+            value = onnx.numpy_helper.to_array(tensor)
+            if value.dtype == np.float32 and value.size == 1:
+                other = onnx.numpy_helper.from_array(value * np.float32(1.5), tensor.name)
+                tensor.CopyFrom(other)
+
+
+@pytest.mark.parametrize("form", ["values", "axis", "thirds", "turn", "scale"])
+def test_attention_of_another_form_is_left_alone(plain, form):
+    proto = onnx.load_from_string(plain)
+    assert fused_count(fuse_attention(proto)) > 0
+    change(proto, form)
+    assert fused_count(fuse_attention(proto)) == 0
+
+
+def test_nothing_but_the_files_is_left(folder):
+    names = sorted(file.name for file in folder.iterdir())
+    assert names == [
+        "any.onnx", "any.pt2", "any.py", "merge.onnx", "merge.py", "model", "one.onnx", "whole",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--mode", "2:<0.5"), "takes ratios"),
+        (("--mode", "9:0.5"), "cannot pause after block 9"),
+        (("--mode", "2:0.5 size=48"), "a file scales no images"),
+        (("--mode", "2:0.5 by=random"), "by=random is for evaluate and sweep alone"),
+        (("--format", "program"), "is to be a .pt2 file: name --out x.pt2"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(folder, tmp_path, arguments, message):
+    command = ["export", "--model", str(folder / "model"), "--out", str(tmp_path / "x.onnx")]
+    with pytest.raises(ValueError, match=message):
+        app([*command, *arguments], result_action="return_value")
+    assert list(tmp_path.iterdir()) == []
+
+
+def stub(folder, monkeypatch, change=lambda content: content, then=lambda: None):
+    """Let exports be made of a file that is there already."""
+
+    class Made:
+        def SerializeToString(self):  # noqa: N802
+            then()
+            return change((folder / "any.onnx").read_bytes())
+
+    monkeypatch.setattr("paumer.exporting.verify.make_onnx", lambda *_: Made())
+
+
+def test_a_file_or_a_script_that_disagrees_is_refused(folder, tmp_path, monkeypatch):
+    def other(content):
+        proto = onnx.load_from_string(content)
+        for node in proto.graph.node:
+            if node.output[0] == "labels":  # What other programs get, and paumer does not.
+                node.op_type, node.input[0] = "Cast", "wrong"
+        wrong = onnx.helper.make_node("ArgMin", ["full"], ["wrong"], axis=1, keepdims=0)
+        proto.graph.node.insert(len(proto.graph.node) - 1, wrong)
+        return proto.SerializeToString()
+
+    stub(folder, monkeypatch, other)
+    with pytest.raises(ValueError, match=r"the exported script gives only .*% of the pixels"):
+        paumer.export(tmp_path / "x.onnx", folder / "model", "quick")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_fails_on_the_way_leaves_no_file(folder, tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError("no space left on device")
+
+    stub(folder, monkeypatch)
+    monkeypatch.setattr("paumer.exporting.verify.compare", fail)
+    with pytest.raises(OSError, match="no space"):
+        paumer.export(tmp_path / "x.onnx", folder / "model", "quick")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_appears_meanwhile_is_kept(folder, tmp_path, monkeypatch):
+    stub(folder, monkeypatch, then=lambda: (tmp_path / "x.onnx").write_text("mine"))
+    with pytest.raises(ValueError, match=r'x\.onnx" exists: name another --out'):
+        paumer.export(tmp_path / "x.onnx", folder / "model", "quick")
+    assert [file.name for file in tmp_path.iterdir()] == ["x.onnx"]
+    assert (tmp_path / "x.onnx").read_text() == "mine"

@@ -1,0 +1,114 @@
+"""What `paumer.load` gives: one object, whose methods are the functions."""
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+
+import paumer
+from paumer import Mode, Model, Predictor, api, build_model
+from paumer.scenes.scene import scene
+from paumer.study.speed import SpeedSettings
+from paumer.study.tradeoff import Budget
+from paumer.study.tuning import Tuned
+
+DATA = "scenes:2@96x64"
+
+
+@pytest.fixture
+def model(tmp_path):
+    from paumer.classes import CAMVID
+
+    torch.manual_seed(0)
+    network = build_model("test_vit", "linear", CAMVID.names, image_size=64)
+    network.save_pretrained(tmp_path / "model")
+    return paumer.load(tmp_path / "model")
+
+
+def test_it_is_a_predictor_that_can_be_called(model):
+    assert isinstance(model, Model)
+    assert isinstance(model, Predictor)
+    image = scene(1, (96, 64))[0]
+    assert np.array_equal(model(image, "2:0.5").labels, model.predict(image, "2:0.5").labels)
+    assert model.to("cpu") is model.to("auto") is model
+    assert repr(model).startswith("Model(test_vit")
+    with pytest.raises(ValueError, match='cannot use device "nowhere"'):
+        model.to("nowhere")
+
+
+@pytest.mark.parametrize("name", ["evaluate", "tune", "bench", "export"])
+def test_a_method_has_the_arguments_of_the_function(name):
+    """But for the model, and the device, which it has already."""
+    function = inspect.signature(getattr(api, name)).parameters
+    method = inspect.signature(getattr(Model, name)).parameters
+    left = {key: value for key, value in function.items() if key not in ("model", "device")}
+    assert list(method)[1:] == list(left)
+    for key, value in left.items():
+        assert (method[key].kind, method[key].annotation) == (value.kind, value.annotation)
+        assert method[key].default == value.default or callable(value.default)
+
+
+def test_methods_give_what_the_functions_give(model):
+    (mine,), (given,) = model.evaluate(DATA, "2:0.5"), api.evaluate(model.source, DATA, "2:0.5")
+    assert mine == given == Mode.parse("2:0.5")
+    settings = SpeedSettings(rounds=1, warmup=0)
+    report = model.bench("2:0.5", input="64", settings=settings)
+    assert [str(item.mode) for item in report.measurements] == ["none", "2:0.5"]
+
+
+def test_a_tuned_model_knows_its_point_and_a_built_in_one_is_tuned_in_a_copy(tmp_path, monkeypatch):
+    def found(predictor, *_):
+        choice = predictor.points["fast"]
+        return Tuned(choice, True, {}, (choice,), Budget(speed_up=1.5))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("paumer.study.tuning.tune", found)
+    model = paumer.load("street-tiny")
+    for name in ("mine", "again"):  # The second time the copy is there, and meant.
+        model.tune(speed_up=1.5, name=name)
+        assert model.mode(name) == model.points["fast"].mode
+    assert {"fast", "mine", "again"} <= set(paumer.load("street-tiny-tuned").points)
+    assert "mine" not in paumer.load("street-tiny").points
+
+
+def test_what_lies_in_no_directory_is_not_tuned():
+    fresh = Model(build_model("test_vit", "linear", 3, image_size=64))
+    with pytest.raises(ValueError, match="lies in no directory"):
+        fresh.tune(DATA, speed_up=1.5)
+    with pytest.raises(ValueError, match="lies in no directory"):
+        fresh.train(data=DATA)
+
+
+@pytest.mark.slow
+def test_training_gives_a_new_model(model, tmp_path):
+    pytest.importorskip("lightning_fabric")
+    before = {name: tensor.clone() for name, tensor in model.network.state_dict().items()}
+    new = model.train(
+        data=DATA, out=str(tmp_path / "run"), steps=2, batch=2, crop="64", workers=0,
+        ranges="2-4:0.2-0.8", val_mode="none", lr=0.01,
+    )  # fmt: skip
+    assert isinstance(new, Model)
+    assert new.source == tmp_path / "run"
+    after = model.network.state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    weights = new.network.state_dict()
+    assert any(not torch.equal(weights[name], tensor) for name, tensor in before.items())
+    assert new.classes.names == model.classes.names
+    with pytest.raises(ValueError, match="starts from the model itself"):
+        model.train(data=DATA, init="timm")
+
+
+def test_help_names_every_argument_of_a_training():
+    options = inspect.signature(Model.train).parameters
+    assert {"data", "out", "steps", "lr"} <= set(options)
+    assert "init" not in options
+    assert "data=" in inspect.getdoc(Model.train)
+
+
+@pytest.mark.parametrize("function", [paumer.load, Model.predict])
+def test_help_is_enough_to_use_it(function):
+    text = inspect.getdoc(function)
+    for name in inspect.signature(function).parameters:
+        assert f"``{name}``" in text or name in ("self", "name", "image")
+    assert "paumer.load(" in text or "model.predict(" in text
