@@ -367,7 +367,7 @@ def test_a_failure_inside_is_reported_and_does_not_last(serving, png, caplog):
 
 
 def test_the_service_describes_itself(serving, png):
-    running = serving()
+    running = serving(target=30.0)
     get = running.client.get
     assert get("/healthz").json() == {"status": "alive"}
     assert running.client.head("/healthz").status_code == 200
