@@ -45,14 +45,14 @@ def parse_points(
 
 
 def _check_values(point: Measurement) -> None:
-    """Raise unless each value is of its type, and each number finite and not negative."""
+    """Raise unless each value is of its type and in its range; a drop may be a gain."""
     for item in fields(point):
         value: Any = getattr(point, item.name)
         kinds: Any = item.type
         if item.type == float | None:
             kinds = int | float | None
         number = isinstance(value, int | float)
-        least = 1e-9 if item.name in ("images_per_second", "speed_up") else 0
+        least = {"images_per_second": 1e-9, "speed_up": 1e-9, "worst_drop": -1}.get(item.name, 0)
         if not isinstance(value, kinds) or (number and not least <= value <= 1e15):
             raise ValueError(f"{item.name} cannot be {quoted(value)}")
 

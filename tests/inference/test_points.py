@@ -39,6 +39,12 @@ def test_points_come_back_as_they_were_written(tmp_path):
     assert json.loads((tmp_path / FILE).read_text())["fast"]["mode"] == "2:0.5 exit protect=a%20b"
 
 
+def test_a_point_that_gains_is_kept(tmp_path):
+    """A mode may be more accurate than none, under every condition."""
+    write_points(tmp_path, {"better": Measurement(mode=Mode.parse("3:0.2"), worst_drop=-0.01)})
+    assert read_points(tmp_path)["better"].worst_drop == -0.01
+
+
 def test_points_of_other_names_stay(tmp_path):
     fast, faster = (Measurement(mode=Mode.parse(text)) for text in ("2:0.5", "2:0.8"))
     write_points(tmp_path, {"whole": Measurement(mode=UNPAUSED), "fast": fast})
