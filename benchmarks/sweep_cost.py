@@ -11,7 +11,6 @@ import argparse
 import random
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,18 +18,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from paumer import Inference, Mode, PausingSegmenter, Predictor, build_model
 from paumer.classes import ClassSet, distinct_colours
-from paumer.data.samples import Problem, Sample
+from paumer.data.samples import Dataset, Sample
 from paumer.study.accuracy import evaluate
 from paumer.study.grids import grid
 
 CLASSES = 19
 
 
-class Noise:
+class Noise(Dataset):
     """A data set of noise, without files."""
 
     name, split = "noise", "val"
-    problems: tuple[Problem, ...] = ()
     class_set = ClassSet(tuple(map(str, range(CLASSES))), distinct_colours(CLASSES))
 
     def __init__(self, count: int, side: int) -> None:
@@ -47,9 +45,6 @@ class Noise:
 
     def __getitem__(self, index: int) -> Sample:
         return self.samples[index]
-
-    def files(self, index: int) -> tuple[Path, Path] | None:
-        """None: images are made, not read."""
 
 
 def make_modes(name: str, depth: int) -> list[Mode]:

@@ -4,17 +4,16 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from inspect import signature
+from inspect import Signature, signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal, ParamSpec
+from typing import TYPE_CHECKING, Literal, ParamSpec, get_type_hints
 
 import numpy as np
 import torch
 from PIL import Image
 
-from paumer import DEFAULT_MODEL
 from paumer.arguments import checked
 from paumer.data.datasets import open_dataset
 from paumer.data.images import read_folder
@@ -46,18 +45,21 @@ if TYPE_CHECKING:
 ModelLike = str | Path | Predictor
 """A model: loaded, or what `load` takes."""
 
-DataLike = str | Dataset
+DataLike = str | Path | Dataset
 """A data set: opened, or what ``--data`` takes."""
 
 Modes = ModeLike | Sequence[ModeLike]
 """One or several modes, operating points, or names of grids."""
+
+Device = str | torch.device | None
+"""Where to run, such as ``cuda:1``. None: where the model is; one that is not loaded, auto."""
 
 P = ParamSpec("P")
 
 
 @checked
 def evaluate(
-    model: ModelLike = DEFAULT_MODEL,
+    model: ModelLike,
     data: DataLike = "scenes",
     mode: Modes = "none",
     *,
@@ -65,13 +67,16 @@ def evaluate(
     limit: int | None = None,
     inference: Inference | None = None,
     by_size: bool = False,
-    device: str = "auto",
+    device: Device = None,
     progress: Progress | None = None,
 ) -> "dict[Mode, Tally]":
     """What a model gets right on a data set in each mode: ``.miou``, ``.iou``, ``.to_json()``.
 
-    ``limit`` counts on so many images, spread over the split. Started by torchrun, every process
-    counts its part and all get the sum.
+        tallies = model.evaluate("photos/data.yaml", ["none", "fast"])
+
+    ``data`` is a data set or what ``--data`` takes; ``mode`` is one or several. ``limit`` counts on
+    so many images, spread over the split. Started by torchrun, every process counts its part and
+    all get the sum.
     """
     from paumer.study import accuracy
 
@@ -88,8 +93,8 @@ def evaluate(
 
 @checked
 def sweep(
+    model: ModelLike,
     out: str | Path,
-    model: ModelLike = DEFAULT_MODEL,
     data: DataLike = "scenes",
     grid: Modes = "paper",
     *,
@@ -98,7 +103,7 @@ def sweep(
     batch: int = 8,
     speed: Literal["predict", "measure", "none"] = "predict",
     speed_batch: int = 1,
-    device: str = "auto",
+    device: Device = None,
     progress: StepProgress = lambda *_: None,
 ) -> list[Measurement]:
     """The accuracy and speed of a whole grid of modes, also written to the folder ``out``.
@@ -148,16 +153,19 @@ def tune(
     name: str | None = None,
     split: str = "val",
     limit: int | None = 50,
-    device: str = "auto",
+    device: Device = None,
     out: str | Path | None = None,
     settings: "TuneSettings | None" = None,
     progress: StepProgress = lambda *_: None,
 ) -> "Tuned":
     """The best mode for a budget, kept as an operating point of the model and in its directory.
 
-    A built-in or hub model stays as it is: its points go to a copy in the working directory.
+        model.tune("photos/data.yaml", speed_up=1.5, name="quick")
+        model.predict("street.jpg", "quick")
+
     Give one of ``latency_ms``, ``speed_up`` and ``max_drop`` (points of mIoU). In ``mode`` the word
-    auto stands for the stages that are searched, as in ``auto exit by=neighbours``.
+    auto stands for the stages that are searched, as in ``auto exit by=neighbours``. The points of a
+    built-in or hub model go to a copy in the working directory.
     """
     from paumer.study import tuning
     from paumer.study.tradeoff import Budget
@@ -176,7 +184,7 @@ def tune(
     template = Mode.parse(f"1:0.5 {words}")  # Its stages stand for those that are searched.
     settings = replace(settings or tuning.TuneSettings(), template=template)
     predictor, dataset = _opened(model, device), _opened_data(data, split)
-    indices, source = spread(len(dataset), limit), source_of(predictor)
+    indices, source = spread(len(dataset), limit), predictor.known_source()
     directory = tuning.own_copy(source)
     out = Path(out or directory / "tune")
     tuned = tuning.tune(predictor, dataset, budget, out, settings, indices, progress)
@@ -193,27 +201,31 @@ def tune(
 
 @checked
 def bench(
-    model: ModelLike | PausingSegmenter = DEFAULT_MODEL,
+    model: ModelLike | PausingSegmenter,
     mode: Modes = "paper",
     *,
-    input: str = "512",
+    input: str | int = "512",
     batch: int | Literal["auto"] = 1,
     images: str | Path | None = None,
     engine: str | Sequence[str] = "torch",
-    device: str = "auto",
+    device: Device = None,
     settings: "SpeedSettings | None" = None,
     progress: Progress | None = None,
 ) -> "SpeedReport":
-    """The speed of modes in one interleaved run, on noise or on the ``images`` of a folder."""
+    """The speed of modes in one interleaved run: ``.measurements``.
+
+    ``input`` is a side or WIDTHxHEIGHT: noise of that size runs, or the ``images`` of a folder.
+    """
     from paumer.study import speed
 
     settings, points = settings or speed.SpeedSettings(), {}
     own: dict[str, Engine] = {}
     if isinstance(model, PausingSegmenter):
-        network = model
+        where = pick_device(device or next(model.parameters()).device)
+        network = model.to(where).eval()
     else:
         predictor = _opened(model, device)
-        network, points = predictor.network, predictor.modes
+        network, where, points = predictor.network, predictor.device, predictor.modes
         if isinstance(predictor.engine, FileEngine):
             own = {predictor.engine.name: predictor.engine}
     modes = parse_modes(_texts(mode), points)
@@ -224,16 +236,12 @@ def bench(
     most = 8 if batch == "auto" else batch
     if most < 1:
         raise ValueError(f"batch is {batch}: give at least 1")
-    where = pick_device("cpu" if own else device)
-    if not own:
-        network.to(where).eval()
     if images is None:
         seen = torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(0))
     else:
         assert network.config
-        seen = speed.network_inputs(
-            read_folder(Path(images), most), (height, width), network.config
-        )
+        read = read_folder(Path(images), most)
+        seen = speed.network_inputs(read, (height, width), network.config)
     if batch == "auto":
         batch = speed.best_batch(network, seen[:1].to(where), settings)
     seen = seen.repeat(-(-batch // len(seen)), 1, 1, 1)[:batch].to(where)
@@ -262,17 +270,22 @@ class Exported:
     script_agreement: float | None
     rounded: "tuple[Rounded, ...]" = ()
 
+    def __repr__(self) -> str:
+        return (
+            f'Exported("{self.path}", {self.agreement:.2%} of the labels of {self.images} images)'
+        )
+
 
 @checked
 def export(
+    model: ModelLike,
     out: str | Path,
-    model: ModelLike = DEFAULT_MODEL,
     mode: ModeLike = "none",
     *,
     format: Literal["onnx", "onnx-int8", "openvino", "program"] = "onnx",
     output: Literal["labels", "logits", "probabilities"] = "labels",
     pixels: Literal["uint8", "normalised"] = "uint8",
-    input: str | None = None,
+    input: str | int | None = None,
     images: str | Path | None = None,
     data: DataLike | None = None,
     split: str = "val",
@@ -282,18 +295,19 @@ def export(
 ) -> Exported:
     """Write a model as one verified file for any image size, and a script that uses it.
 
+        model.export("mine.onnx", "fast")
+
     The file runs in any mode that does not merge, and in ``mode`` where none is given; with
     ``input`` it takes images of that size in that mode alone. It is verified on 20 ``images`` of a
     folder, or on the sample set and synthetic scenes. With ``data`` 8 bits are refused if they lose
     more than ``max_drop`` points of mIoU there.
     """
-    out, script = Path(out), Path(out).with_suffix(".py")
-    verify.check_names(out, None if format == "program" else script)
+    out, script = Path(out), verify.script_of(Path(out), format == "program")
     predictor = _opened(model)
     chosen = predictor.mode(mode)
     if chosen.size is not None:
         raise ValueError(f'a file scales no images: leave out the size of "{chosen}"')
-    size = parse_size(input)[::-1] if input else None
+    size = None if input is None else parse_size(input)[::-1]
     runtime = {"onnx-int8": "onnx"}.get(format, format)
     points = {name: point.to_json() for name, point in predictor.points.items()}
     more = {"points": points, "runtime": runtime, "output": output, "pixels": pixels}
@@ -336,16 +350,12 @@ def _by_fields(options: Callable[P, TrainCall]) -> Callable[P, Path]:
         called after each step with its number and its loss, after a validation also with the mIoU
         of each mode. Messages go to the logger ``paumer``.
         """
-        # As elsewhere, a path may be text and several modes one.
-        if isinstance(out := kwargs.get("out"), str):
-            kwargs["out"] = Path(out)
-        for name in ("val_mode", "draw", "logger"):
-            if isinstance(one := kwargs.get(name), str):
-                kwargs[name] = (one,)
         log, call = logging.getLogger("paumer").info, options(*args, **kwargs)
         return Path(training_module().train(call.options(), log, callbacks=call.callbacks))
 
-    train.__signature__ = signature(options)  # type: ignore[attr-defined]  # What help shows.
+    plain = get_type_hints(TrainCall)  # What help shows: types without what the commands add.
+    shown = [p.replace(annotation=plain[p.name]) for p in signature(options).parameters.values()]
+    train.__signature__ = Signature(shown, return_annotation=Path)  # type: ignore[attr-defined]
     return train
 
 
@@ -360,8 +370,8 @@ def resume(
 
     ``steps`` extends it to so many; ``callbacks`` are called after each step.
     """
-    log, run = logging.getLogger("paumer").info, training_module()
-    return Path(run.resume(Path(directory), log, steps=steps, callbacks=callbacks))
+    log = logging.getLogger("paumer").info
+    return Path(training_module().resume(Path(directory), log, steps=steps, callbacks=callbacks))
 
 
 def training_module() -> ModuleType:
@@ -373,28 +383,17 @@ def training_module() -> ModuleType:
     return run
 
 
-def _opened(model: ModelLike, device: str = "auto") -> Predictor:
+def _opened(model: ModelLike, device: Device = None) -> Predictor:
     if isinstance(model, Predictor):
-        return model
-    return open_model(Predictor, model, onnx.export_onnx, device)
-
-
-def source_of(predictor: Predictor) -> str | Path:
-    """The name under which a model was loaded, which it must have been."""
-    if predictor.source is None:
-        raise ValueError(
-            "this model lies in no directory: write it with model.network.save_pretrained(DIR), "
-            "and load that"
-        )
-    return predictor.source
+        return model if device is None else model.to(device)
+    return open_model(Predictor, model, onnx.export_onnx, device or "auto")
 
 
 def _opened_data(data: DataLike, split: str) -> Dataset:
-    return open_dataset(data, split) if isinstance(data, str) else data
+    return data if isinstance(data, Dataset) else open_dataset(str(data), split)
 
 
 def _texts(modes: Modes) -> list[str]:
-    several = [modes] if isinstance(modes, str | Mode | PauseConfig) else modes
-    if not several:
+    if not (several := [modes] if isinstance(modes, str | Mode | PauseConfig) else modes):
         raise ValueError("mode is an empty list: give at least one mode, such as none or 3:0.4")
     return [str(mode) for mode in several]

@@ -17,6 +17,7 @@ _WORDS = {
     float: "a number, such as 0.001",
     bool: "true or false",
     str: "a text",
+    bytes: "bytes",
     Path: "a path",
     NoneType: "None",
 }
@@ -25,7 +26,7 @@ _WORDS = {
 def checked(function: F) -> F:
     """The function, which raises a TypeError where an argument does not fit its annotation.
 
-    Shapes of arrays are left to what reads them, which says more of them.
+    Arrays are left to what reads them, which says more of them.
     """
     known = signature(function)
     kinds = {
@@ -90,13 +91,11 @@ def fits(value: object, kind: Any) -> bool:
     if origin is Callable:
         return callable(value)
     if parts:
-        return any(fits(value, part) for part in parts)
+        return any(fits(value, part) or hasattr(part, "array_type") for part in parts)
     if kind is int:
         return type(value) is int and abs(value) < 2**63
     if kind is float:
         return type(value) in (int, float)
-    if hasattr(kind, "array_type"):
-        return isinstance(value, kind.array_type)
     return isinstance(value, kind) if isinstance(kind, type) else True
 
 
@@ -120,8 +119,9 @@ def in_words(kind: Any) -> str:
     if origin is Callable:
         return "a function"
     if parts:
-        words = [in_words(part) for part in parts]
+        words = list(dict.fromkeys(in_words(part) for part in parts))
         return " or ".join([", ".join(words[:-1]), words[-1]])
     if hasattr(kind, "array_type"):
         return "an array"
-    return _WORDS.get(kind, f"a {getattr(kind, '__name__', kind)}")
+    name = getattr(kind, "__name__", str(kind))
+    return _WORDS.get(kind, f"{'an' if name[0] in 'AEIO' else 'a'} {name}")

@@ -39,6 +39,10 @@ class ClassSet:
     def __len__(self) -> int:
         return len(self.names)
 
+    def __repr__(self) -> str:
+        first = ", ".join(name[:20] for name in self.names[:4])
+        return f"ClassSet({len(self)} classes: {first}{', ...' if len(self) > 4 else ''})"
+
 
 def distinct_colours(count: int) -> tuple[Colour, ...]:
     """`count` colours, each as far as can be from those before it and from black."""

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
-from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import (
@@ -173,12 +172,14 @@ class PaumerImageProcessor(BaseImageProcessor):  # type: ignore[misc]
         return found
 
     def preprocess(
-        self, images: ImageLike | Sequence[ImageLike], return_tensors: str = "pt", **_: object
+        self,
+        images: ImageLike | list[ImageLike] | tuple[ImageLike, ...],
+        return_tensors: str = "pt",
+        **_: object,
     ) -> BatchFeature:
         """``pixel_values`` of one image or of several that are scaled to one size."""
-        if isinstance(images, str | Path | Image.Image | np.ndarray):
-            images = [images]
-        pixels = [self._scaled(as_pixels(image)) for image in images]
+        several = images if isinstance(images, list | tuple) else [images]
+        pixels = [self._scaled(as_pixels(image)) for image in several]
         if sizes := {tuple(one.shape[1:]) for one in pixels[1:] if one.shape != pixels[0].shape}:
             height, width = next(iter(sizes))
             raise ValueError(

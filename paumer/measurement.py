@@ -47,6 +47,11 @@ class Measurement:
     where: str | None = None
     when: str | None = None
 
+    def __repr__(self) -> str:
+        names = ("miou", "images_per_second", "speed_up", "mac_ratio")
+        known = [(name, value) for name in names if (value := getattr(self, name)) is not None]
+        return ", ".join([f'Measurement("{self.mode}"', *(f"{n}={v:.4g}" for n, v in known)]) + ")"
+
     def to_json(self) -> dict[str, object]:
         """The measurement as one flat JSON object, without what is not known."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}

@@ -63,6 +63,8 @@ class Mode:
     def __post_init__(self) -> None:
         if not isinstance(self.pause, PauseConfig):
             raise TypeError(f"{short(self.pause)} is not a PauseConfig: Mode.parse reads texts")
+        if not isinstance(self.criterion, str):
+            raise TypeError(f"criterion is {short(self.criterion)}: give a name, such as entropy")
         if self.criterion in REMOVED_CRITERIA:
             raise ValueError(
                 f'the criterion "{self.criterion}" was removed in 0.2: it gained nothing'
@@ -70,14 +72,14 @@ class Mode:
         if self.criterion not in (*CRITERIA, *STUDY_CRITERIA):
             known = ", ".join((*CRITERIA, *STUDY_CRITERIA))
             raise ValueError(f'no criterion "{self.criterion}": choose one of {known}')
-        if self.early_exit not in (True, False):
+        if type(self.early_exit).__name__ not in ("bool", "bool_"):  # numpy's too.
             raise TypeError(f"early_exit is {short(self.early_exit)}: give True or False")
         size = None if self.size is None else whole("size", self.size)
         if size not in (None, FULL_SIZE) and not 1 <= size <= LARGEST_SIDE:
             raise ValueError(f"size is {size}: give a side from 1 to {LARGEST_SIDE}, or full")
         names = self.protect
         listed = isinstance(names, Collection) and not isinstance(names, str)
-        if not (listed and all(name and isinstance(name, str) for name in names)):
+        if not (listed and all(isinstance(name, str) and name for name in names)):
             raise ValueError(f"protect is {short(self.protect)}: give a list of class names")
         if not isinstance(self.merge, MergeConfig):
             raise TypeError(f"{short(self.merge)} is not a MergeConfig: Mode.parse reads texts")

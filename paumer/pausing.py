@@ -34,6 +34,13 @@ class Stage:
     sizes: Float[Tensor, "b n"] | None = None
     """How many patches each one stands for, where some were merged before."""
 
+    def __repr__(self) -> str:
+        images, before = self.score.shape
+        return (
+            f"Stage(after block {self.block}, {self.kept.shape[1]} of {before} patches continue, "
+            f"images: {images})"
+        )
+
 
 def keep_count(n: int, ratio: float) -> int:
     """How many of ``n`` patches continue when a ratio of them pauses: none at 1, else some."""

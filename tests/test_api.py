@@ -3,6 +3,7 @@
 import csv
 import inspect
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from paumer.cli.main import app
 from paumer.inference.points import read_points
 from paumer.study.speed import SpeedSettings
 from paumer.study.tuning import TuneSettings
-from paumer.training.options import TrainOptions
+from paumer.training.options import TrainCall, TrainOptions
 
 
 def run(*words):
@@ -65,15 +66,16 @@ def test_models_data_and_modes_may_be_objects(model, data):
     dataset, predictor = open_dataset(data, "val"), paumer.load(model)
     mode = Mode.parse("2:0.5")
     (one,) = paumer.evaluate(predictor, dataset, mode).values()
-    (two,) = paumer.evaluate(str(model), data, "2:0.5").values()
-    assert np.array_equal(one.totals, two.totals)
+    for same in (data, Path(data)):
+        (two,) = paumer.evaluate(str(model), same, "2:0.5").values()
+        assert np.array_equal(one.totals, two.totals)
 
 
 def test_sweep(model, tmp_path, data):
     words = ("--model", model, "--data", data, "--grid", "2:0.5", "4:0.25", "--speed", "none")
     run("sweep", *words, "--out", tmp_path / "command")
     grid = ["2:0.5", Mode.parse("4:0.25")]
-    found = paumer.sweep(tmp_path / "python", model, data, grid, speed="none")
+    found = paumer.sweep(model, tmp_path / "python", data, grid, speed="none")
     for name in ("sweep.jsonl", "sweep.csv"):
         one, two = ((tmp_path / way / name).read_text() for way in ("command", "python"))
         assert one == two
@@ -82,6 +84,7 @@ def test_sweep(model, tmp_path, data):
         assert [float(row["miou"]) for row in csv.DictReader(file)] == [m.miou for m in found]
 
 
+@pytest.mark.slow
 def test_tune_keeps_its_point(model, data):
     settings = TuneSettings(most=2, finalists=2, speed=SpeedSettings(rounds=2, warmup=0))
     tuned = paumer.tune(
@@ -106,7 +109,7 @@ def test_bench_measures_what_the_command_measures(model, tmp_path):
 def test_bench_takes_fresh_networks_and_refuses_empty_batches(tmp_path):
     network = build_model("test_vit", "linear", 3, image_size=64)
     settings = SpeedSettings(rounds=1, warmup=0)
-    report = paumer.bench(network, "2:0.5", input="64", settings=settings)
+    report = paumer.bench(network, "2:0.5", input=64, settings=settings)
     assert len(report.measurements) == 2
     with pytest.raises(ValueError, match="batch is 0"):
         paumer.bench(network, "2:0.5", input="64", batch=0, images=tmp_path, settings=settings)
@@ -115,10 +118,23 @@ def test_bench_takes_fresh_networks_and_refuses_empty_batches(tmp_path):
 def test_an_export_never_replaces_a_script(model, tmp_path, monkeypatch):
     (tmp_path / "m.py").write_text("mine")
     with pytest.raises(ValueError, match=r'm\.py" exists: name another --out'):
-        paumer.export(tmp_path / "m.onnx", model, "2:0.5", input="64")
+        paumer.export(model, tmp_path / "m.onnx", "2:0.5", input="64")
     assert (tmp_path / "m.py").read_text() == "mine"
 
 
+def test_options_of_a_training_may_be_texts_and_lists():
+    texts = TrainCall(
+        out="run", val_mode="none", draw=["pause", "merge"], logger="mlflow",
+        data=Path("a/data.yaml"), init=Path("runs/a"), crop=96,
+    )  # fmt: skip
+    assert texts.options() == TrainOptions(
+        out=Path("run"), val_mode=("none",), draw=("pause", "merge"), logger=("mlflow",),
+        data="a/data.yaml", init="runs/a", crop="96",
+    )  # fmt: skip
+    assert TrainCall().options() == TrainOptions()
+
+
+@pytest.mark.slow
 def test_train_takes_the_options_of_the_command(tmp_path, data):
     pytest.importorskip("lightning_fabric")
     small = {

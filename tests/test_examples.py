@@ -177,21 +177,44 @@ def test_your_own_vit_pauses_as_the_segmenter_does():
             assert torch.equal(logits, network(images, config, full_size=False).logits)
 
 
-def test_in_your_code(model, run_here):
-    said = run_here("in_your_code.py", "--backbone", "test_vit", "--model", model, "--steps", 3)
-    assert re.search(r"3 steps of an own loop: loss \d+\.\d\d", said)
-    assert [line.split(": ")[0] for line in said.splitlines()[1:]] == [
-        *["3:0.5 exit"] * 2,
-        *["none"] * 2,
-    ]
+def test_own_backbone(run_here):
+    said = run_here("own_backbone.py").splitlines()
+    assert said[0] == "none: (2, 11, 96, 128), 0% paused, 100% of the MACs"
+    assert said[1].startswith("3:0.4: (2, 11, 96, 128), 40% paused, ")
+    assert len(said) == 3
 
 
-def test_an_own_loop_learns():
-    example = runpy.run_path(str(EXAMPLES / "in_your_code.py"))
-    torch.manual_seed(0)
-    network = example["own_backbone"]("test_vit", 11)
-    first, last = (example["own_loop"](network, "scenes:2@64x48", steps) for steps in (1, 12))
-    assert last < first
+def test_own_training_loop(run_here, tmp_path):
+    said = run_here("own_training_loop.py")
+    losses = [float(loss) for loss in re.findall(r"loss (\d\.\d\d)$", said, re.M)]
+    assert len(losses) == 4
+    assert losses[-1] < losses[0]
+    assert 'Segmentation(96x64, mode "3:0.4"' in said
+    assert load(tmp_path / "runs/own-loop").classes.names == CAMVID.names
+
+
+def test_data_loader(run_here):
+    said = run_here("data_loader.py")
+    right = [int(value) for value in re.findall(r"^half \d: (\d+)% of the pixels", said, re.M)]
+    assert len(right) == 4
+    assert min(right) > 60
+    assert "images: 4)" in said
+
+
+def test_thread_pool(run_here):
+    said = run_here("thread_pool.py").splitlines()
+    assert len(said) == 6
+    assert sum('mode "none"' in line for line in said) == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["own_backbone", "own_training_loop", "data_loader", "thread_pool"]
+)
+def test_short_examples_are_short_and_in_the_docs(name):
+    text = (EXAMPLES / f"{name}.py").read_text("utf-8")
+    assert 15 <= len(text.splitlines()) <= 40
+    code = text.split('"""\n\n', 1)[1]
+    assert f"```python\n{code}```" in (EXAMPLES.parent / "docs/python-api.md").read_text("utf-8")
 
 
 def test_the_notebook_runs(model, tmp_path, monkeypatch, capsys):

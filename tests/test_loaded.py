@@ -5,9 +5,11 @@ import inspect
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import paumer
 from paumer import Mode, Model, Predictor, api, build_model
+from paumer.classes import CAMVID
 from paumer.scenes.scene import scene
 from paumer.study.speed import SpeedSettings
 from paumer.study.tradeoff import Budget
@@ -16,14 +18,12 @@ from paumer.study.tuning import Tuned
 DATA = "scenes:2@96x64"
 
 
-@pytest.fixture
-def model(tmp_path):
-    from paumer.classes import CAMVID
-
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
     torch.manual_seed(0)
-    network = build_model("test_vit", "linear", CAMVID.names, image_size=64)
-    network.save_pretrained(tmp_path / "model")
-    return paumer.load(tmp_path / "model")
+    path = tmp_path_factory.mktemp("model") / "model"
+    build_model("test_vit", "linear", CAMVID.names, image_size=64).save_pretrained(path)
+    return paumer.load(path)
 
 
 def test_it_is_a_predictor_that_can_be_called(model):
@@ -31,22 +31,45 @@ def test_it_is_a_predictor_that_can_be_called(model):
     assert isinstance(model, Predictor)
     image = scene(1, (96, 64))[0]
     assert np.array_equal(model(image, "2:0.5").labels, model.predict(image, "2:0.5").labels)
-    assert model.to("cpu") is model.to("auto") is model
+    assert model.to("cpu") is model.to("auto") is model.to(torch.device("cpu")) is model
     assert repr(model).startswith("Model(test_vit")
     with pytest.raises(ValueError, match='cannot use device "nowhere"'):
         model.to("nowhere")
 
 
-@pytest.mark.parametrize("name", ["evaluate", "tune", "bench", "export"])
-def test_a_method_has_the_arguments_of_the_function(name):
-    """But for the model, and the device, which it has already."""
+@pytest.mark.parametrize("name", ["evaluate", "sweep", "tune", "bench", "export"])
+def test_a_method_is_the_function_with_this_model(name, model):
+    assert getattr(Model, name) is getattr(api, name)
     function = inspect.signature(getattr(api, name)).parameters
-    method = inspect.signature(getattr(Model, name)).parameters
-    left = {key: value for key, value in function.items() if key not in ("model", "device")}
-    assert list(method)[1:] == list(left)
-    for key, value in left.items():
-        assert (method[key].kind, method[key].annotation) == (value.kind, value.annotation)
-        assert method[key].default == value.default or callable(value.default)
+    assert list(inspect.signature(getattr(model, name)).parameters) == list(function)[1:]
+    assert next(iter(function)) == "model"
+
+
+def test_a_device_moves_the_model(model):
+    model.evaluate(DATA, limit=1, device="cpu")
+    for call in (model.evaluate, model.bench):
+        with pytest.raises(ValueError, match='cannot use device "nowhere"'):
+            call(device="nowhere")
+
+
+def test_every_kind_of_image(model, tmp_path):
+    image = scene(1, (96, 64))[0]
+    Image.fromarray(image).save(tmp_path / "a.png")
+    path, tensor = tmp_path / "a.png", torch.from_numpy(image)
+    kinds = (
+        path,
+        str(path),
+        path.read_bytes(),
+        Image.open(path),
+        tensor,
+        tensor.mT.contiguous().mT,
+    )
+    expected = model.predict(image, "2:0.5").labels
+    assert len(np.unique(expected)) > 1
+    for given in kinds:
+        assert np.array_equal(model(given, "2:0.5").labels, expected)
+    several = model.predict_batch(torch.stack([tensor, tensor]), "2:0.5")
+    assert [np.array_equal(result.labels, expected) for result in several] == [True, True]
 
 
 def test_methods_give_what_the_functions_give(model):

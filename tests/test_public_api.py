@@ -1,14 +1,23 @@
 """The front door: these names and no others, and nothing happens on import."""
 
+import ast
 import inspect
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from torch.utils.data import default_collate
 
 import paumer
+from paumer.api import Exported
+from paumer.data.samples import Dataset
+from paumer.study.tradeoff import Budget
+from paumer.study.tuning import Tuned
 
 NAMES = [
     "Client",
@@ -89,6 +98,60 @@ def test_signatures_complete_in_an_editor(name, function):
     texts = [str(p.annotation) for p in parameters if p.name not in ("self", "cls")]
     assert "<class 'inspect._empty'>" not in texts
     assert not any(re.search(r"\bAny\b", text) for text in texts)
+
+
+PUBLIC = ("Client", "Measurement", "Mode", "Model", "PauseConfig", "Segmentation")
+SCRIPT = Path(__file__).with_name("user_script.py")
+
+
+def test_the_users_script_has_every_public_call():
+    """Its types are read by make check, and the next test runs it."""
+    tree = ast.parse(SCRIPT.read_text("utf-8"))
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    used |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    kinds = [getattr(paumer, name) for name in PUBLIC] + [Dataset]
+    members = {name: value for kind in kinds for name, value in inspect.getmembers(kind)}
+    calls = {
+        name for name, value in members.items() if callable(value) or isinstance(value, property)
+    }
+    wanted = {name for name in calls if name[0] != "_"} | set(NAMES)
+    assert wanted - used == set()
+
+
+@pytest.mark.slow
+def test_the_users_script_runs(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SCRIPT.parent.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no answer from http://127.0.0.1:9" in done.stdout
+    assert "skipped" not in done.stderr
+
+
+def test_everything_public_prints_in_a_line():
+    from paumer.data.datasets import open_dataset
+    from paumer.study.speed import SpeedSettings
+
+    model, settings = paumer.load(), SpeedSettings(rounds=1, warmup=0)
+    dataset = open_dataset("sample+scenes:2", "val")
+    report = model.bench("fast", input="64", settings=settings)
+    prediction = model.network(torch.zeros(1, 3, 64, 96), "3:0.4")
+    tuned = Tuned(report.measurements[0], True, {}, report.measurements, Budget(speed_up=1.5))
+    things = [
+        *(model, model.config, model.classes, model.modes["fast"], model.points["fast"]),
+        *(model.evaluate("scenes:1@96x64"), model(np.zeros((64, 96, 3), np.uint8))),
+        *(prediction, prediction.stages[0], report, report.measurements[0], tuned),
+        *(dataset, *dataset.parts, dataset[0], default_collate([dataset[0]] * 2)),
+        *(paumer.Client("http://127.0.0.1:8000"), paumer.Inference(), paumer.Threshold(0.3)),
+        *(Exported(Path("m.onnx"), (), 20, 1.0, None, None), *paumer.PAPER_CONFIGS),
+    ]
+    assert [text for text in map(repr, things) if len(text) > 150 or "\n" in text] == []
+    assert not any(" object at 0x" in repr(thing) for thing in things)
 
 
 def test_an_unknown_name_is_an_attribute_error():

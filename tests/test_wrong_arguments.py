@@ -2,7 +2,6 @@
 
 import inspect
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,29 +9,10 @@ import torch
 from PIL import Image
 
 import paumer
-from paumer import Model, build_model
 from paumer.classes import CAMVID
 
 DATA = "scenes:2@96x64"
 IMAGE = np.zeros((64, 96, 3), np.uint8)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "model"
-    build_model("test_vit", "linear", CAMVID.names, image_size=64).save_pretrained(path)
-    return paumer.load(path)
-
-
-@pytest.fixture(scope="module")
-def closed(tmp_path_factory):
-    """An image file that was opened, and is closed again."""
-    path = tmp_path_factory.mktemp("closed") / "a.png"
-    Image.fromarray(IMAGE).save(path)
-    with path.open("rb") as file:
-        return file
-
-
 WRONG = {
     "number": 3,
     "fraction": 0.5,
@@ -55,179 +35,235 @@ IMAGES = {
     "channels first": np.zeros((3, 8, 8), np.uint8),
     "complex": np.zeros((8, 8, 3), np.complex64),
     "names": np.array([["a"]]),
+    "tensor of fractions": torch.zeros(8, 8, 3),
+    "tensor, channels first": torch.zeros(3, 8, 8, dtype=torch.uint8),
+    "no image in bytes": b"not an image",
+    "no bytes": b"",
+    "several": [IMAGE, IMAGE],
 }
-# Where a wrong value is right.
-FINE = {
-    ("load", "threads"): ("number", "none"),
-    ("predict", "window"): ("number", "none"),
-    ("predict", "stride"): ("none",),
-    ("predict", "scales"): ("list of numbers",),
-    ("predict_batch", "images"): ("empty list",),
-    ("predict_batch", "inference"): ("none",),
-    ("predict_many", "images"): ("empty list",),
-    ("predict_many", "modes"): ("empty list",),
-    ("predict_many", "inference"): ("none",),
-    ("evaluate", "limit"): ("number", "none"),
-    ("evaluate", "inference"): ("none",),
-    ("evaluate", "progress"): ("none",),
-    ("tune", "limit"): ("number", "none"),
-    ("tune", "speed_up"): ("number", "fraction"),
-    ("tune", "name"): ("name", "none", "empty text"),
-    ("tune", "settings"): ("none",),
-    ("bench", "batch"): ("number",),
-    ("bench", "images"): ("none",),
-    ("bench", "settings"): ("none",),
-    ("evaluate", "mode"): ("empty text",),  # Nothing pauses.
-    ("predict", "mode"): ("empty text",),
-    ("predict_batch", "mode"): ("empty text",),
-    ("bench", "mode"): ("empty text",),
-    ("build_model", "classes"): ("number",),
-    ("build_model", "image_size"): ("number", "none"),
-    ("build_model", "drop_path"): ("fraction",),
-    ("build_model", "decoder_options"): ("none",),
-}
+SIZES = ("number", "none")
+# Each call, what is usually given, and for each argument the wrong values that are right.
 CALLS = {
-    "load": (lambda m: paumer.load, {}, ("name", "device", "engine", "threads")),
-    "to": (lambda m: m.to, {}, ("device",)),
+    "load": ({}, {"name": (), "device": (), "engine": (), "threads": SIZES}),
+    "to": ({"device": "cpu"}, {"device": ()}),
     "predict": (
-        lambda m: m.predict,
         {"image": IMAGE},
-        ("image", "mode", "window", "stride", "scales", "flip"),
+        {
+            "image": (),
+            "mode": ("empty text",),
+            "window": SIZES,
+            "stride": ("none",),
+            "scales": ("list of numbers",),
+            "flip": (),
+        },
     ),
     "predict_batch": (
-        lambda m: m.predict_batch,
         {"images": [IMAGE]},
-        ("images", "mode", "inference"),
+        {"images": ("empty list",), "mode": ("empty text",), "inference": ("none",)},
     ),
     "predict_many": (
-        lambda m: lambda **given: list(m.predict_many(**given)),
         {"images": [IMAGE], "modes": ["none"]},
-        ("images", "modes", "inference"),
+        {"images": ("empty list",), "modes": ("empty list",), "inference": ("none",)},
     ),
     "evaluate": (
-        lambda m: m.evaluate,
         {"data": DATA, "limit": 1},
-        ("data", "mode", "split", "limit", "inference", "by_size", "progress"),
+        {
+            "data": (),
+            "mode": ("empty text",),
+            "split": (),
+            "limit": SIZES,
+            "inference": ("none",),
+            "by_size": (),
+            "device": ("none",),
+            "progress": ("none", "type"),
+        },
     ),
     "tune": (
-        lambda m: m.tune,
         {"data": DATA, "speed_up": 1.5},
-        ("data", "mode", "speed_up", "name", "split", "limit", "settings"),
+        {
+            "data": (),
+            "mode": (),
+            "speed_up": ("number", "fraction"),
+            "name": ("name", "none", "empty text"),
+            "split": (),
+            "limit": SIZES,
+            "settings": ("none",),
+        },
     ),
     "bench": (
-        lambda m: m.bench,
         {"input": "64"},
-        ("mode", "input", "batch", "images", "engine", "settings"),
+        {
+            "mode": ("empty text",),
+            "input": ("number",),
+            "batch": ("number",),
+            "images": ("none",),
+            "engine": (),
+            "settings": ("none",),
+        },
     ),
     "build_model": (
-        lambda m: build_model,
         {"backbone": "test_vit", "image_size": 64},
-        ("backbone", "decoder", "classes", "image_size", "drop_path", "decoder_options"),
+        {
+            "backbone": (),
+            "decoder": (),
+            "classes": ("number",),
+            "image_size": SIZES,
+            "drop_path": ("fraction",),
+            "decoder_options": ("none",),
+        },
+    ),
+    "sweep": (
+        {"out": "new", "data": DATA},
+        {"out": ("name", "empty text"), "grid": ("empty text",), "speed": (), "batch": ("number",)},
+    ),
+    "export": (
+        {"out": "a.onnx"},
+        {"out": (), "mode": ("empty text",), "format": (), "input": SIZES, "data": ("none",)},
+    ),
+    "train": (
+        {"out": "new", "data": DATA},
+        {
+            "data": (),
+            "steps": ("number",),
+            "lr": ("number", "fraction"),
+            "val_mode": (),
+            "out": ("name",),
+        },
     ),
 }
-CASES = [
-    (call, name, kind)
-    for call, (_, _, names) in CALLS.items()
-    for name in names
-    for kind in WRONG
-    if kind not in FINE.get((call, name), ())
-]
-
-
-def assert_one_sentence(error):
-    text = str(error.value)
-    assert isinstance(error.value, TypeError | ValueError | OSError), error.value
-    assert type(error.value).__module__.split(".")[0] in ("builtins", "paumer")
-    assert "\n" not in text
-    assert 10 < len(text) < 400
-    assert not re.search(r"has no attribute|NoneType|not subscriptable|unsupported operand", text)
-    assert re.search(r": |, |does not exist", text), text  # What was given, and what would do.
-
-
-@pytest.mark.parametrize(("call", "name", "kind"), CASES)
-def test_a_wrong_value(call, name, kind, model, plain, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    give, usual, _ = CALLS[call]
-    with pytest.raises(Exception) as error:
-        give(plain if "predict" in call else model)(**{**usual, name: WRONG[kind]})
-    assert_one_sentence(error)
-
-
-@pytest.mark.parametrize(
-    "call", ["load", "predict", "predict_batch", "predict_many", "build_model"]
-)
-def test_a_right_value(call, model):
-    """So that what is refused above is refused for what is wrong with it."""
-    give, usual, names = CALLS[call]
-    given = {"name": model.source} if call == "load" else usual
-    assert give(model)(**given) is not None
-    for name in names:
-        for kind in FINE.get((call, name), ()):
-            give(model)(**{**given, name: WRONG[kind]})
+VALUES = {
+    "Inference": ("window", "stride", "batch", "scales", "flip"),
+    "Mode": ("pause", "merge", "size", "protect", "criterion", "early_exit"),
+    "PauseConfig": ("stages",),
+    "Threshold": ("below",),
+    "Client": ("url",),
+}
 
 
 @pytest.fixture(scope="module")
-def plain(model, unchecked):
+def checked_model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "model"
+    paumer.build_model("test_vit", "linear", CAMVID.names, image_size=64).save_pretrained(path)
+    return paumer.load(path)
+
+
+@pytest.fixture(scope="module")
+def model(checked_model, unchecked):
     """The model as users have it: here shapes are checked by others first."""
-    return unchecked("paumer.loaded").load(model.source)
+    return unchecked("paumer.loaded").load(checked_model.source)
 
 
-@pytest.mark.parametrize("kind", IMAGES)
-def test_a_wrong_image(kind, plain):
-    for give in (plain.predict, plain, lambda image: plain.predict_batch([image])):
-        with pytest.raises((TypeError, ValueError)) as error:
-            give(IMAGES[kind])
-        assert_one_sentence(error)
+@pytest.fixture
+def function_of(model, checked_model):
+    """A public function or method by its name."""
+
+    def give(call):
+        if call in ("load", "build_model"):
+            return getattr(paumer, call)
+        method = getattr(model if "predict" in call else checked_model, call)
+        return (lambda **given: list(method(**given))) if call == "predict_many" else method
+
+    return give
 
 
-def test_a_closed_file_a_missing_one_and_one_without_an_image(plain, closed, tmp_path):
-    (tmp_path / "text.png").write_text("not an image")
-    for image in (closed, tmp_path / "missing.png", tmp_path / "text.png", tmp_path):
-        with pytest.raises((TypeError, ValueError, OSError)) as error:
-            plain.predict(image)
-        assert_one_sentence(error)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda p, value: p.Inference(window=value, stride=value, batch=value),
-        lambda p, value: p.Inference(scales=value),
-        lambda p, value: p.Inference(flip=value),
-        lambda p, value: p.Mode(pause=value),
-        lambda p, value: p.Mode(size=value, protect=value),
-        lambda p, value: p.PauseConfig(stages=value),
-        lambda _, value: paumer.train(data=value, out="nowhere"),
-        lambda _, value: paumer.train(steps=value, lr=value, data="scenes"),
-        lambda _, value: paumer.resume(value),
-        lambda _, value: paumer.sweep(value, data=value),
-        lambda _, value: paumer.export(value, model=value),
-        lambda p, value: p.Threshold(value),
-    ],
-)
-@pytest.mark.parametrize("kind", ["object", "array", "type", "name"])
-def test_a_wrong_value_of_a_value(make, kind, tmp_path, monkeypatch, unchecked):
+@pytest.fixture(autouse=True)
+def nothing_written(tmp_path, monkeypatch):
+    """An empty folder to be in, which wrong calls leave empty."""
     monkeypatch.chdir(tmp_path)
-    stages = unchecked("paumer.pause_config")  # Their constructors are checked by others first.
-    values = SimpleNamespace(
-        Inference=unchecked("paumer.inference.tiles").Inference,
-        Mode=unchecked("paumer.mode").Mode,
-        PauseConfig=stages.PauseConfig,
-        Threshold=stages.Threshold,
-    )
-    with pytest.raises(Exception) as error:
-        make(values, WRONG[kind])
-    assert_one_sentence(error)
+    yield
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("call", [*CALLS, "train", "export"])
-def test_an_argument_that_there_is_not(call, model):
-    give, usual, _ = CALLS.get(call, (lambda m: getattr(m, call), {"out": "nowhere"}, ()))
+def what_is_wrong_with(function, given):
+    """What is wrong with the answer to wrong arguments; None if it is one helpful sentence."""
+    try:
+        found = function(**given)
+    except Exception as error:
+        text = str(error)
+        fine = (
+            isinstance(error, TypeError | ValueError | OSError)
+            and type(error).__module__.split(".")[0] in ("builtins", "paumer")
+            and "\n" not in text
+            and 10 < len(text) < 400
+            and not re.search(
+                r"has no attribute|NoneType|not subscriptable|unsupported operand", text
+            )
+            and re.search(r": |, |does not exist", text)  # What was given, and what would do.
+        )
+        return None if fine else f"{type(error).__name__}: {text}"
+    return f"no error, but {found!r}"
+
+
+SLOW = pytest.param("train", marks=pytest.mark.slow)  # Loads Lightning.
+
+
+@pytest.mark.parametrize("call", [SLOW if call == "train" else call for call in CALLS])
+def test_wrong_values(call, function_of):
+    """Every argument with every wrong value."""
+    usual, arguments = CALLS[call]
+    cases = [(name, kind) for name in arguments for kind in WRONG if kind not in arguments[name]]
+    function = function_of(call)
+    found = {
+        case: what_is_wrong_with(function, {**usual, case[0]: WRONG[case[1]]}) for case in cases
+    }
+    assert {case: answer for case, answer in found.items() if answer} == {}
     with pytest.raises(TypeError, match="nonsense"):
-        give(model)(**usual, nonsense=1)
+        function(**usual, nonsense=1)
+
+
+@pytest.mark.parametrize("call", ["load", "predict", "predict_batch", "predict_many"])
+def test_right_values(call, function_of, model):
+    """So that what is refused above is refused for what is wrong with it."""
+    usual, arguments = CALLS[call]
+    usual = {"name": model.source} if call == "load" else usual
+    function = function_of(call)
+    assert function(**usual) is not None
+    for name, kinds in arguments.items():
+        for kind in kinds:
+            function(**{**usual, name: WRONG[kind]})
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_wrong_fields(name, unchecked):
+    """Their constructors are checked by others first, in the other paumer."""
+    module = unchecked(getattr(paumer, name).__module__)
+    kinds = ("object", "array", "type", "name")
+    found = {
+        (field, kind): what_is_wrong_with(getattr(module, name), {field: WRONG[kind]})
+        for field in VALUES[name]
+        for kind in kinds
+    }
+    assert {case: answer for case, answer in found.items() if answer} == {}
+
+
+def test_wrong_images(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "text.png").write_text("not an image")
+    Image.fromarray(IMAGE).save(folder / "a.png")
+    with (folder / "a.png").open("rb") as closed:
+        pass
+    files = (closed, folder / "missing.png", folder / "text.png", folder)
+    for image in (*IMAGES.values(), *files):
+        for function in (model.predict, model):
+            assert what_is_wrong_with(function, {"image": image}) is None
+        assert what_is_wrong_with(model.predict_batch, {"images": [image]}) is None
+    assert what_is_wrong_with(model.predict, {"image": closed}) is None
+
+
+def test_several_images_are_sent_to_predict_batch(model):
+    for several in ([IMAGE], ["a.png", "b.png"], (IMAGE, IMAGE), np.stack([IMAGE, IMAGE])):
+        with pytest.raises((TypeError, ValueError), match="predict_batch"):
+            model(several)
+
+
+def test_wrong_models():
+    for kind in ("object", "array", "type", "name", "number"):
+        assert what_is_wrong_with(paumer.evaluate, {"model": WRONG[kind], "data": DATA}) is None
+        assert what_is_wrong_with(paumer.export, {"model": WRONG[kind], "out": "a.onnx"}) is None
+        assert what_is_wrong_with(paumer.sweep, {"model": WRONG[kind], "out": "new"}) is None
+        assert what_is_wrong_with(paumer.bench, {"model": WRONG[kind]}) is None
 
 
 def test_checks_do_not_hide_signatures():
-    assert "image" in inspect.signature(Model.predict).parameters
+    assert "image" in inspect.signature(paumer.Model.predict).parameters
     assert inspect.getdoc(paumer.load).startswith("The model of that name")

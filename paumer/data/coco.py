@@ -33,7 +33,7 @@ class Annotations(NamedTuple):
     images: dict[int, _Image]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class CocoDataset(FolderDataset):
     """Images with the outlines of one annotation file."""
 

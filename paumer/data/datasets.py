@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch.utils.data import Dataset as TorchDataset
-
 from paumer.classes import ADE20K, CAMVID, CITYSCAPES, CITYSCAPES_TRAIN_IDS, IGNORE, ClassSet
 from paumer.data.data_yaml import open_yaml, yaml_splits
 from paumer.data.folders import Code, FolderDataset, find_images, near, pair_files, subfolder
@@ -85,11 +83,10 @@ _LAYOUTS = {
 """The layouts by the word before the colon in `camvid:DIR`."""
 
 
-class SceneDataset(TorchDataset[Sample]):
+class SceneDataset(Dataset):
     """Procedural street scenes with the labels of CamVid: the same ones at every call."""
 
     class_set = CAMVID
-    problems: tuple[Problem, ...] = ()
 
     def __init__(self, split: str, count: int, size: tuple[int, int] = _SCENE_SIZE) -> None:
         check_size(size)
@@ -105,11 +102,8 @@ class SceneDataset(TorchDataset[Sample]):
         seed = self.seeds[index]
         return Sample(f"scene-{seed}", *scene(seed, self.size))
 
-    def files(self, index: int) -> None:
-        """None: scenes lie in no file."""
 
-
-class JoinedDataset(TorchDataset[Sample]):
+class JoinedDataset(Dataset):
     """Several data sets of the same classes, one after the other."""
 
     def __init__(self, parts: Sequence[Dataset]) -> None:

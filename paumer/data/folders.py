@@ -12,11 +12,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import Dataset as TorchDataset
 
 from paumer.classes import ClassSet, Colour, Pixels
 from paumer.data.images import SUFFIXES, read_image, read_labels
-from paumer.data.samples import Problem, Sample
+from paumer.data.samples import Dataset, Problem, Sample
 
 Value = int | Colour
 Size = tuple[int, int]
@@ -47,8 +46,8 @@ class Pair:
     mask: Path
 
 
-@dataclass(eq=False)
-class FolderDataset(TorchDataset[Sample]):
+@dataclass(eq=False, repr=False)
+class FolderDataset(Dataset):
     """Images and masks on disk. Reading a bad one is a ValueError that names the file."""
 
     name: str
@@ -56,7 +55,7 @@ class FolderDataset(TorchDataset[Sample]):
     class_set: ClassSet
     code: "Code"
     pairs: tuple[Pair, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[Problem, ...] = ()
     drawn: ClassVar[bool] = False
     """Whether labels are outlines, which need the size of the image."""
 

@@ -10,14 +10,13 @@ OTHERS = "others"
 """The group of images whose name a pattern does not match, or that have none."""
 
 
-class Subset:
+class Subset(Dataset):
     """Some images of a data set, in the order of their indices there."""
 
     def __init__(self, dataset: Dataset, indices: Sequence[int], name: str) -> None:
         self.name = name
         self.split = dataset.split
         self.class_set = dataset.class_set
-        self.problems = dataset.problems
         self.dataset = dataset
         self.indices = tuple(indices)
 

@@ -9,7 +9,7 @@ from paumer.data.folders import FolderDataset, near
 _OTHER_NAMES = {"val": ("validation", "valid"), "train": ("training",), "test": ("testing",)}
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HubDataset(FolderDataset):
     """The rows of a table, each with an image and a mask, decoded as all others are."""
 

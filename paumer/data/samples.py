@@ -1,11 +1,13 @@
 """What every data set gives: an image and its labels by index."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch.utils.data import Dataset as TorchDataset
 
 from paumer.classes import ClassSet
 
@@ -35,26 +37,39 @@ class Sample(NamedTuple):
     image: NDArray[np.uint8]
     labels: NDArray[np.uint8]
 
+    def __repr__(self) -> str:
+        return f"Sample({self.name!r}, image {tuple(self.image.shape)})"
 
-@runtime_checkable
-class Dataset(Protocol):
-    """What every data set offers; ours are also `torch.utils.data.Dataset`.
 
-    `problems` is what was wrong with single files when the folders were listed: it is empty for
-    a data set that `open_dataset` gave.
+class Dataset(TorchDataset[Sample]):
+    """Images and their labels, by index.
+
+    One of your own has a name, a split and its classes, and defines ``__len__`` and
+    ``__getitem__``. `problems` is what was wrong with single files when the folders were listed:
+    it is empty for a data set that `open_dataset` gave.
     """
 
     name: str
     split: str
     class_set: ClassSet
-    problems: tuple[Problem, ...]
+    problems: tuple[Problem, ...] = ()
 
-    def __len__(self) -> int: ...
+    def __repr__(self) -> str:
+        kind, classes = type(self).__name__, len(self.class_set)
+        return f'{kind}("{self.name}" {self.split}, {len(self)} images, {classes} classes)'
 
-    def __getitem__(self, index: int) -> Sample: ...
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> Sample:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(self.__getitem__, range(len(self)))
 
     def files(self, index: int) -> tuple[Path, Path] | None:
         """The files of an image and of its labels; None where they are made, not read."""
+        return None
 
 
 def spread(total: int, count: int | None) -> list[int]:

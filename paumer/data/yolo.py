@@ -20,7 +20,7 @@ _LONGEST_FILE = 2**24
 _TOLERANCE = 0.01
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class YoloDataset(FolderDataset):
     """Images with polygons in text files; an image without a file has no polygon."""
 

@@ -40,14 +40,16 @@ class Agreement:
     script: float | None
 
 
-def check_names(out: Path, script: Path | None) -> None:
-    """Raise unless a file and its script can be written; a program has no script."""
-    suffix = ".onnx" if script else ".pt2"
+def script_of(out: Path, is_program: bool) -> Path | None:
+    """The script of a file, if both can be written; a program has none."""
+    suffix = ".pt2" if is_program else ".onnx"
     if out.suffix != suffix:
         raise ValueError(f'"{out}" is to be a {suffix} file: name --out {out.stem}{suffix}')
+    script = None if is_program else out.with_suffix(".py")
     for path in (out, script):
         if path and os.path.lexists(path):
             raise ValueError(f'"{path}" exists: name another --out')
+    return script
 
 
 def sample_images(samples: Sequence[Dataset]) -> list[Pixels]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
+from typing import Self
 
 import numpy as np
 import torch
@@ -31,11 +32,17 @@ from paumer.inference.tiles import (
 from paumer.measurement import Measurement
 from paumer.mode import UNPAUSED, Mode, ModeLike, by_size, check_runnable, read_mode
 from paumer.model.directory import fingerprint
+from paumer.model.pretrained import pick_device
 from paumer.model.segmenter import GivenCriteria, PausingSegmenter, pad_to_patches
 
 Windows = Float[Tensor, "windows 3 _h _w"]
-ImageLike = str | Path | Image.Image | UInt8[np.ndarray, "_ _ 3"]
-"""What can be segmented: a file, a PIL image, or RGB bytes (h, w, 3)."""
+ImageLike = str | Path | bytes | Image.Image | UInt8[np.ndarray, "_ _ 3"] | UInt8[Tensor, "_ _ 3"]
+"""What can be segmented: a path, a file's content, a PIL image, or an RGB array (h, w, 3)."""
+
+_ONE_IMAGE = (
+    "give a path, the content of a file, a PIL image, or an RGB array, uint8 of shape (height, "
+    "width, 3); Model.predict_batch takes several"
+)
 
 
 class Predictor:
@@ -68,12 +75,35 @@ class Predictor:
     @property
     def device(self) -> torch.device:
         """Where the network's weights lie; those of an exported file on the CPU."""
-        device = next(self.network.parameters()).device
-        return torch.device("cpu") if device.type == "meta" else device
+        return torch.device("cpu") if self._is_file else next(self.network.parameters()).device
+
+    @property
+    def _is_file(self) -> bool:
+        """Whether the weights are those of an exported file, which keeps them to itself."""
+        return next(self.network.parameters()).is_meta
+
+    @checked
+    def to(self, device: str | torch.device) -> Self:
+        """Move the model to a device, such as ``cpu``, ``cuda:1`` or ``auto``, and return it."""
+        where = pick_device(device)
+        if not self._is_file:
+            self.network.to(where)
+        elif device != "auto" and where.type != "cpu":
+            raise ValueError(f'"{self.source}" is an exported file, which runs on cpu, not {where}')
+        return self
+
+    def known_source(self) -> str | Path:
+        """The name under which the model was loaded, which it must have been."""
+        if self.source is None:
+            raise ValueError(
+                "this model lies in no directory: write it with "
+                "model.network.save_pretrained(DIR), and load that"
+            )
+        return self.source
 
     def weights(self) -> PausingSegmenter:
         """The network, where it has weights: an exported file keeps them to itself."""
-        if next(self.network.parameters()).is_meta:
+        if self._is_file:
             raise ValueError(
                 f'"{self.source}" is an exported file, and this needs the network itself: '
                 f"give the model that it was exported from"
@@ -112,17 +142,19 @@ class Predictor:
         scales: Sequence[float] = (1.0,),
         flip: bool = False,
     ) -> Segmentation:
-        """The segmentation of one image: a file, a PIL image, or RGB bytes (h, w, 3).
+        """Segment an image: a path, a file's content, a PIL image or an RGB array, uint8 (h, w, 3).
 
             result = model.predict("street.jpg", mode="3:0.4 exit")
-            result.labels, result.overlay()
+            result.labels  # the class number of each pixel, (h, w)
+            result.overlay().save("overlay.png")
 
-        ``mode`` is a `Mode`, its text, or the name of an operating point; without it nothing
-        pauses. ``window`` cuts a large image into squares of that side, ``stride`` apart. At
-        several ``scales``, or with ``flip`` also mirrored, the probabilities are averaged.
+        ``mode`` is a `Mode`, its text, or the name of an operating point, one of ``model.points``.
+        Without it nothing pauses; ``3:0.4`` pauses 40% of the patches after block 3, and ``exit``
+        spares them the decoder. ``window`` cuts a large image into squares of that side, ``stride``
+        apart. Over several ``scales``, and with ``flip`` mirrored ones, probabilities are averaged.
         """
         inference = Inference(window=window, stride=stride, scales=tuple(scales), flip=flip)
-        return self.predict_batch([image], mode, inference)[0]
+        return self.predict_batch([as_pixels(image)], mode, inference)[0]
 
     @checked
     def predict_batch(
@@ -301,16 +333,17 @@ def short_side_of(size: Size, short_side: int | None, trained_side: int | None) 
 
 def as_pixels(image: ImageLike) -> Pixels:
     """An image as uint8 RGB (h w 3)."""
-    if isinstance(image, str | Path):
+    if isinstance(image, str | Path | bytes):
         return read_image(image)
     if isinstance(image, Image.Image):
         return np.asarray(image.convert("RGB"))
+    if isinstance(image, Tensor):
+        image = image.numpy(force=True)
     if not isinstance(image, np.ndarray):
-        kind = type(image).__name__
-        raise TypeError(f"{kind} is not an image: give a file, a PIL image or RGB bytes")
+        given = "None" if image is None else type(image).__name__
+        raise TypeError(f"{given} is not an image: {_ONE_IMAGE}")
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         raise ValueError(
-            f"an image of shape {image.shape} and type {image.dtype} was given: "
-            f"give RGB bytes of shape (height, width, 3)"
+            f"an image of shape {image.shape} and type {image.dtype} was given: {_ONE_IMAGE}"
         )
     return image

@@ -43,6 +43,9 @@ class ModelConfig:
     context: bool = False
     trained_side: int | None = None
 
+    def __repr__(self) -> str:
+        return f"ModelConfig({self.backbone}, {self.decoder} decoder, {len(self.classes)} classes)"
+
     def __post_init__(self) -> None:
         if not isinstance(self.decoder_options, Mapping):
             raise ValueError(f"decoder_options {self.decoder_options!r} are not named numbers")

@@ -12,6 +12,7 @@ from urllib.request import Request, urlopen
 
 from safetensors import SafetensorError
 
+from paumer.arguments import checked
 from paumer.classes import Pixels
 from paumer.drawing import encode
 from paumer.inference.predictor import ImageLike, as_pixels
@@ -38,6 +39,7 @@ class Client:
     after the seconds that the service names. ``timeout`` is in seconds.
     """
 
+    @checked
     def __init__(self, url: str, retries: int = 3, timeout: float = 60.0) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
             raise ValueError(f'"{url}" is not an address: write it as http://127.0.0.1:8000')
@@ -46,6 +48,7 @@ class Client:
     def __repr__(self) -> str:
         return f'Client("{self.url}")'
 
+    @checked
     def predict(
         self,
         image: ImageLike,
@@ -55,7 +58,7 @@ class Client:
         deadline_ms: float | None = None,
         priority: Literal["low", "normal", "high"] = "normal",
     ) -> Segmentation:
-        """Segment an image: a file's path, a PIL image or RGB bytes.
+        """Segment an image: a path, a file's content, a PIL image or an RGB array, uint8 (h, w, 3).
 
         ``mode`` is a mode, an operating point's name, or auto: the most accurate point that keeps
         the deadline, down to ``floor``. Without ``deadline_ms`` the service's target counts.
@@ -104,6 +107,8 @@ def _reason(body: bytes) -> str:
 def _read(image: ImageLike) -> tuple[bytes, Pixels]:
     """An image as a file's content, and its pixels."""
     pixels = as_pixels(image)
+    if isinstance(image, bytes):
+        return image, pixels
     if isinstance(image, str | Path):
         return Path(image).read_bytes(), pixels
     return encode(pixels, compress_level=1), pixels

@@ -38,6 +38,9 @@ class Tally:
     confusion: Int[np.ndarray, "classes classes"] | None = None
     sizes: Int[np.ndarray, "3 3 classes"] | None = None
 
+    def __repr__(self) -> str:
+        return f"Tally(mIoU {self.miou:.2%}, images: {len(self.images)})"
+
     @classmethod
     def empty(cls, classes: int, by_size: bool = False) -> Self:
         """The tally of no image."""

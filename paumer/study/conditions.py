@@ -25,14 +25,13 @@ SHIFTS: Mapping[str, Callable[[Planes, int], Planes]] = {
 """Images as a worse camera, worse light or a narrow line would give them."""
 
 
-class Shifted:
+class Shifted(Dataset):
     """A data set whose images are changed and whose labels stay."""
 
     def __init__(self, dataset: Dataset, shift: str) -> None:
         self.name = f"{dataset.name} {shift}"
         self.split = dataset.split
         self.class_set = dataset.class_set
-        self.problems = dataset.problems
         self.dataset, self.shift = dataset, shift
 
     def __len__(self) -> int:

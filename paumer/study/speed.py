@@ -61,6 +61,9 @@ class SpeedReport:
     reference_ratio: float | None
     environment: dict[str, Any]
 
+    def __repr__(self) -> str:
+        return f"SpeedReport(measurements: {len(self.measurements)}; {in_words(self.environment)})"
+
     def to_json(self) -> dict[str, object]:
         """The report as JSON values."""
         return {

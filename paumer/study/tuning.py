@@ -93,6 +93,10 @@ class Tuned:
     budget: Budget
     losses: Losses = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        met = "meets" if self.met else "misses"
+        return f'Tuned("{self.choice.mode}" {met} {self.budget}, {len(self.evaluated)} evaluated)'
+
 
 def tune(
     predictor: Predictor,

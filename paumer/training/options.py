@@ -159,22 +159,35 @@ Callback = Callable[[int, dict[str, float]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainCall(TrainOptions):
-    """The options of a training from Python, where functions can be given too."""
+    """The options of a training from Python, where functions can be given too.
 
+    As elsewhere, paths and sides may be of either type, and several of something one or a list.
+    """
+
+    out: str | Path = TrainOptions.out  # type: ignore[assignment]
+    data: str | Path = TrainOptions.data  # type: ignore[assignment]
+    init: str | Path = TrainOptions.init  # type: ignore[assignment]
+    crop: str | int = TrainOptions.crop  # type: ignore[assignment]
+    val_mode: str | Sequence[str] = TrainOptions.val_mode  # type: ignore[assignment]
+    draw: str | Sequence[str] = TrainOptions.draw  # type: ignore[assignment]
+    logger: str | Sequence[str] = TrainOptions.logger  # type: ignore[assignment]
     callbacks: Sequence[Callback] = ()
     """Each is called after every step."""
 
     def options(self) -> TrainOptions:
         """What a file can hold of it."""
-        return TrainOptions(
-            **{item.name: getattr(self, item.name) for item in fields(TrainOptions)}
-        )
+        values = {item.name: getattr(self, item.name) for item in fields(TrainOptions)}
+        for name in ("val_mode", "draw", "logger"):
+            one = values[name]
+            values[name] = (one,) if isinstance(one, str) else tuple(one)
+        values |= {name: str(values[name]) for name in ("data", "init", "crop")}
+        return TrainOptions(**{**values, "out": Path(self.out)})
 
 
-def parse_size(text: str) -> tuple[int, int]:
+def parse_size(text: str | int) -> tuple[int, int]:
     """Width and height from ``512`` or ``1024x512``."""
     try:
-        sides = [int(side) for side in text.lower().split("x")]
+        sides = [int(side) for side in str(text).lower().split("x")]
         width, height = sides if len(sides) == 2 else (sides[0], sides[0])
         if len(sides) > 2 or min(width, height) < 1:
             raise ValueError

@@ -13,7 +13,7 @@ from paumer.cli.main import main
 from paumer.data.checking import check_dataset, check_splits, sample_sheet
 from paumer.data.datasets import list_dataset, open_dataset
 from paumer.data.folders import FolderDataset
-from paumer.data.samples import Sample
+from paumer.data.samples import Dataset, Sample
 
 SHARED_CAMVID = Path(__file__).parents[2] / "../shared/data/camvid"
 PLAN = """
@@ -187,15 +187,11 @@ class TestLeaks:
         assert seen[-1] == ("val", 4, 4)
 
 
-class Made:
+class Made(Dataset):
     """A data set that lies in no file, one of whose images cannot be had."""
 
-    name, split, class_set, problems = (
-        "made",
-        "val",
-        ClassSet(("a", "b"), ((1, 1, 1), (2, 2, 2))),
-        (),
-    )
+    name, split = "made", "val"
+    class_set = ClassSet(("a", "b"), ((1, 1, 1), (2, 2, 2)))
 
     def __len__(self):
         return 3
@@ -205,9 +201,6 @@ class Made:
             raise RuntimeError("out of paint")
         return Sample(f"made-{index}", np.full((4, 5, 3), index, np.uint8),
                       np.full((4, 5), 255 if index == 2 else 1, np.uint8))  # fmt: skip
-
-    def files(self, index):
-        return None
 
 
 class TestReport:

@@ -44,10 +44,10 @@ def folder(tmp_path_factory, unchecked):
     # Compilers cannot read the shape checks of the tests: a second paumer exports without them.
     export = unchecked("paumer.api").export
     found = [
-        export(path / "any.onnx", path / "model", "quick"),
-        export(path / "any.pt2", path / "model", format="program"),
-        export(path / "one.onnx", path / "model", "2:0.4", input="64x60", pixels="normalised"),
-        export(path / "merge.onnx", path / "whole", "1-3:~0.1,4:0.9 exit", output="logits"),
+        export(path / "model", path / "any.onnx", "quick"),
+        export(path / "model", path / "any.pt2", format="program"),
+        export(path / "model", path / "one.onnx", "2:0.4", input="64x60", pixels="normalised"),
+        export(path / "whole", path / "merge.onnx", "1-3:~0.1,4:0.9 exit", output="logits"),
     ]
     assert all(done.agreement > 0.999 and done.images == 20 for done in found)
     assert [done.script and done.script.name for done in found] == [
@@ -314,7 +314,7 @@ def test_a_file_or_a_script_that_disagrees_is_refused(folder, tmp_path, monkeypa
 
     stub(folder, monkeypatch, other)
     with pytest.raises(ValueError, match=r"the exported script gives only .*% of the pixels"):
-        paumer.export(tmp_path / "x.onnx", folder / "model", "quick")
+        paumer.export(folder / "model", tmp_path / "x.onnx", "quick")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -325,13 +325,13 @@ def test_what_fails_on_the_way_leaves_no_file(folder, tmp_path, monkeypatch):
     stub(folder, monkeypatch)
     monkeypatch.setattr("paumer.exporting.verify.compare", fail)
     with pytest.raises(OSError, match="no space"):
-        paumer.export(tmp_path / "x.onnx", folder / "model", "quick")
+        paumer.export(folder / "model", tmp_path / "x.onnx", "quick")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_appears_meanwhile_is_kept(folder, tmp_path, monkeypatch):
     stub(folder, monkeypatch, then=lambda: (tmp_path / "x.onnx").write_text("mine"))
     with pytest.raises(ValueError, match=r'x\.onnx" exists: name another --out'):
-        paumer.export(tmp_path / "x.onnx", folder / "model", "quick")
+        paumer.export(folder / "model", tmp_path / "x.onnx", "quick")
     assert [file.name for file in tmp_path.iterdir()] == ["x.onnx"]
     assert (tmp_path / "x.onnx").read_text() == "mine"

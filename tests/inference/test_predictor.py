@@ -106,7 +106,7 @@ def test_what_is_neither_a_mode_nor_an_image_is_a_type_error(unchecked):
     predictor = unchecked("paumer.inference.predictor").Predictor(network)
     with pytest.raises(TypeError, match=r"mode is 0\.5: give a Mode, a PauseConfig or a text"):
         predictor.predict(picture(8, 8), 0.5)
-    with pytest.raises(TypeError, match="image is 3: give a text, a path, a Image or an array"):
+    with pytest.raises(TypeError, match="int is not an image: give a path, the content of"):
         predictor.predict(3)
     with pytest.raises(ValueError, match=r"shape \(3, 8, 8\) and type float32 was given"):
         predictor.predict(np.zeros((3, 8, 8), np.float32))

@@ -6,13 +6,13 @@ import torch
 
 from paumer import Predictor, build_model
 from paumer.classes import ClassSet, distinct_colours
-from paumer.data.samples import Sample
+from paumer.data.samples import Dataset, Sample
 
 
-class Pictures:
+class Pictures(Dataset):
     """A small data set in memory."""
 
-    name, split, problems = "images", "val", ()
+    name, split = "images", "val"
     class_set = ClassSet(("a", "b", "c"), distinct_colours(3))
 
     def __init__(self, count=5):
@@ -28,9 +28,6 @@ class Pictures:
         sample = Sample(str(index), self.images[index], self.truths[index])
         self.given.append(weakref.ref(sample.image))
         return sample
-
-    def files(self, index):
-        return None
 
 
 @pytest.fixture(scope="session")

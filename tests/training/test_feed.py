@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from paumer.classes import ClassSet
-from paumer.data.samples import Sample
+from paumer.data.samples import Dataset, Sample
 from paumer.data.transforms import TrainTransform
 from paumer.training.feed import Crops, crop_indices, make_loader
 
 TRANSFORM = TrainTransform((8, 8), (0.5,) * 3, (0.5,) * 3, None, (1.0, 1.0))
 
 
-class Numbers:
+class Numbers(Dataset):
     """Images that are filled with their number; those in ``bad`` cannot be read."""
 
-    name, split, problems = "numbers", "train", ()
+    name, split = "numbers", "train"
     class_set = ClassSet(("a", "b"), ((0, 0, 0), (1, 1, 1)))
 
     def __init__(self, count, bad=()):
@@ -25,9 +25,6 @@ class Numbers:
 
     def __len__(self):
         return self.count
-
-    def files(self, index):
-        return None
 
     def __getitem__(self, index):
         if index in self.bad:

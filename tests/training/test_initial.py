@@ -10,16 +10,17 @@ import torch
 from paumer import Mode, PausingSegmenter, build_model, load
 from paumer.classes import ADE20K, CAMVID, CITYSCAPES, ClassSet, distinct_colours
 from paumer.data.datasets import open_dataset
+from paumer.data.samples import Dataset
 from paumer.inference.points import read_points, write_points
 from paumer.measurement import Measurement
 from paumer.training import run
 from paumer.training.initial import initial_network, known_colours
 
 
-class Classes:
+class Classes(Dataset):
     """Data of some classes, of which no image is read."""
 
-    name, split, problems = "some", "train", ()
+    name, split = "some", "train"
 
     def __init__(self, *names):
         self.class_set = ClassSet(names, distinct_colours(len(names)))
@@ -29,9 +30,6 @@ class Classes:
 
     def __getitem__(self, index):
         raise IndexError
-
-    def files(self, index):
-        return None
 
 
 @pytest.fixture(params=["mask", "linear", "pup"])

@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from paumer.classes import IGNORE, ClassSet, distinct_colours
-from paumer.data.samples import Sample
+from paumer.data.samples import Dataset, Sample
 from paumer.training.options import TrainOptions
 from paumer.training.start import class_weights
 
 
-class Stripes:
+class Stripes(Dataset):
     """Images of ``pixels`` of each class, and as many that are ignored; each is read once."""
 
-    name, split, problems = "stripes", "train", ()
+    name, split = "stripes", "train"
     class_set = ClassSet(("road", "sky", "pole"), distinct_colours(3))
 
     def __init__(self, pixels, count=3):
@@ -26,9 +26,6 @@ class Stripes:
     def __getitem__(self, index):
         self.read.append(index)
         return Sample(str(index), np.zeros((*self.labels.shape, 3), np.uint8), self.labels)
-
-    def files(self, index):
-        return None
 
 
 @pytest.mark.parametrize("power", [0.25, 0.5, 1.0])
