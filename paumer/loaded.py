@@ -32,6 +32,7 @@ def _from_itself(function: Callable[P, Path]) -> "Callable[Concatenate[Model, P]
                 f"init is {kwargs['init']!r}, but model.train starts from the model itself: "
                 f"leave it out, or call paumer.train"
             )
+        self.weights()  # Of an exported file there are none to start from.
         kwargs["init"] = self.known_source()
         return load(function(*args, **kwargs), self.device)
 

@@ -122,6 +122,23 @@ def test_training_gives_a_new_model(model, tmp_path):
         model.train(data=DATA, init="timm")
 
 
+def test_an_exported_file_stays_on_the_cpu_and_is_not_trained():
+    network = build_model("test_vit", "linear", 3, image_size=64).to("meta")
+    file = Model(network, source="a.onnx")
+    assert file.to("cpu") is file.to("auto") is file
+    assert file.device == torch.device("cpu")
+    with pytest.raises(ValueError, match="runs on cpu, not meta"):
+        file.to("meta")
+    with pytest.raises(ValueError, match="is an exported file, and this needs the network itself"):
+        file.train(data=DATA)
+
+
+def test_an_option_that_there_is_not_is_one_of_the_call(model):
+    for train in (model.train, api.train):
+        with pytest.raises(TypeError, match=r"^train\(\) got an unexpected keyword .*'epochs'"):
+            train(data=DATA, epochs=3)
+
+
 def test_help_names_every_argument_of_a_training():
     options = inspect.signature(Model.train).parameters
     assert {"data", "out", "steps", "lr"} <= set(options)

@@ -184,6 +184,9 @@ class TrainCall(TrainOptions):
         return TrainOptions(**{**values, "out": Path(self.out)})
 
 
+TrainCall.__init__.__qualname__ = "train"  # What Python's own messages call it.
+
+
 def parse_size(text: str | int) -> tuple[int, int]:
     """Width and height from ``512`` or ``1024x512``."""
     try:
