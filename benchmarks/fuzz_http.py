@@ -18,7 +18,7 @@ from PIL import Image
 
 from paumer import Predictor, build_model
 from paumer.serve import process
-from paumer.serve.http import Limits
+from paumer.serve.http import Limits, create_app
 from paumer.serve.service import Service
 
 _BODY = 2**20  # Most bytes of a body.
@@ -61,7 +61,8 @@ class Http:
         at = process.listen("127.0.0.1", 0)
         self.address = at.getsockname()[:2]
         service = Service(predictor, "small", target=10.0)  # Nobody is refused for being late.
-        threading.Thread(target=process.run, args=(service, at, limits), daemon=True).start()
+        words = (create_app(service, limits), service, at, limits.seconds, limits.drain)
+        threading.Thread(target=process.run, args=words, daemon=True).start()
         while not service.ready:
             time.sleep(0.05)
         out = io.BytesIO()

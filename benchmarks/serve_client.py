@@ -51,15 +51,15 @@ def make_images(count: int, size: tuple[int, int]) -> list[bytes]:
     return files
 
 
-def start(words: Sequence[object], core: int, stdin: int | None = None) -> Process:
-    """A process of Python on one core with one thread."""
+def start(words: Sequence[object], *cores: int, stdin: int | None = None) -> Process:
+    """A process of Python on some cores with one thread."""
     return subprocess.Popen(
         [sys.executable, *map(str, words)],
         stdin=stdin,
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
-        preexec_fn=lambda: os.sched_setaffinity(0, [core]),
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
     )
 
 
@@ -70,10 +70,10 @@ def read_line(process: Process) -> str:
 
 
 @contextmanager
-def service(model: str, core: int, *words: object) -> Iterator[tuple[str, Process]]:
-    """A service on its core; gives its address and its process."""
+def service(model: str, core: int | Sequence[int], *words: object) -> Iterator[tuple[str, Process]]:
+    """A service on its core or cores; gives its address and its process."""
     command = ["-m", "paumer", "serve", "--model", model, "--port", 0, "--threads", 1, *words]
-    process = start(command, core)
+    process = start(command, *([core] if isinstance(core, int) else core))
     try:
         address = re.search(r"http://\S+", read_line(process))
         assert address, "the service printed no address"

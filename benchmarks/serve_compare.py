@@ -1,6 +1,7 @@
 """A service against the bare predictor: the same masks, and nearly the same speed.
 
-The parts mixed, batches and proxy of serve_load.py. Started by itself, this is the bare predictor:
+The parts mixed, batches, workers and proxy of serve_load.py. Started by itself, this is the bare
+predictor:
 
     python benchmarks/serve_compare.py street-tiny 256 8
 """
@@ -11,6 +12,7 @@ import io
 import os
 import re
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -18,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
@@ -38,6 +41,7 @@ from serve_client import (
     read_line,
     service,
     start,
+    throughput,
 )
 
 from paumer import Inference, load
@@ -185,6 +189,43 @@ def batches(arguments: argparse.Namespace) -> tuple[object, list[Verdict]]:
             what = f"full batches ({filled:.2f} full), {mode}: of bare predictor"
             verdicts.append((what, ">= 0.95", f"{ratio:.3f}", ratio >= 0.95))
     return ratios, verdicts
+
+
+def workers(arguments: argparse.Namespace) -> tuple[object, list[Verdict]]:
+    """Two workers on two cores against one on one core, by turns; then one is killed at work."""
+    files, number = make_images(8, (arguments.size, arguments.size)), 48
+    patient = ("--latency-ms", 1e6)
+    with (
+        service(arguments.model, arguments.cores[0], *patient) as (one, _),
+        service(arguments.model, arguments.cores, *patient, "--workers", 2) as (two, process),
+    ):
+        ratios = []
+        for _ in range(1 + arguments.rounds):
+            single, _ = throughput(one, files, 2, number, mode="none")
+            double, _ = throughput(two, files, 4, 2 * number, mode="none")
+            ratios.append(double / single)
+            print(f"{single:.1f}/s, {double:.1f}/s with two: {ratios[-1]:.2f}x", flush=True)
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(closed_loop, two, files, 4, number, mode="none")
+            time.sleep(1)
+            os.kill(compute_processes(process)[0], signal.SIGKILL)
+            replies, _ = asked.result()
+        answered = sum(reply.status == 200 for reply in replies)
+    ratio = statistics.median(ratios[1:])
+    verdicts = [
+        ("two workers, of one", ">= 1.8", f"{ratio:.2f}", ratio >= 1.8),
+        ("answered, one worker killed", f"{number}", f"{answered}", answered == number),
+    ]
+    return {"ratios": ratios}, verdicts
+
+
+def compute_processes(process: Process) -> list[int]:
+    """The workers of a service: those of its children that multiprocessing has spawned."""
+    threads = Path(f"/proc/{process.pid}/task").glob("*/children")
+    children = [child for thread in threads for child in thread.read_text().split()]
+    spawned = [c for c in children if b"spawn_main" in Path(f"/proc/{c}/cmdline").read_bytes()]
+    assert spawned, "no workers"
+    return [int(child) for child in spawned]
 
 
 def processor_seconds(process: Process) -> float:

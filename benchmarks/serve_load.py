@@ -9,6 +9,7 @@
     traces   replays of benchmarks/load: the governor, each fixed point, one that knows the future
     hostile  slow clients, clients that hang up, bombs and floods: what they cost the others
     mixed    clients with mixed modes: masks against those computed alone
+    workers  two processes that compute against one; one is killed
     batches  throughput at full batches against the bare predictor
     proxy    two replicas behind nginx against two bare predictors; one is killed
 
@@ -24,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from serve_client import make_images
-from serve_compare import batches, mixed, proxy
+from serve_compare import batches, mixed, proxy, workers
 from serve_disturbed import hostile
 from serve_levels import Images, Outcome, Setting, levels, measure, steps
 from serve_traces import traces
@@ -36,7 +37,7 @@ LOADED: dict[str, Callable[[argparse.Namespace, Images, Setting], Outcome]] = {
     "traces": traces,
     "hostile": hostile,
 }
-COMPARED = {"mixed": mixed, "batches": batches, "proxy": proxy}
+COMPARED = {"mixed": mixed, "batches": batches, "workers": workers, "proxy": proxy}
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -80,7 +81,9 @@ def main() -> None:
     everywhere = os.sched_getaffinity(0)
     for part in arguments.parts:
         # Replicas take both cores, and whoever asks them has to share.
-        os.sched_setaffinity(0, everywhere if part == "proxy" else [arguments.cores[1]])
+        os.sched_setaffinity(
+            0, everywhere if part in ("proxy", "workers") else [arguments.cores[1]]
+        )
         if part in LOADED:
             setting = measure(arguments, images)  # Each time: machines drift.
             numbers, verdicts = LOADED[part](arguments, images, setting)

@@ -110,7 +110,7 @@ def simulate(
     free, expected, refused = 0.0, 0.0, 0
     for arrived in [*trace, math.inf]:
         while waiting and free <= arrived:
-            rung = governor.choose(free, [Due(at + AIM * target, seconds) for at in waiting])
+            rung = governor.choose([free], [Due(at + AIM * target, seconds) for at in waiting])
             took = seconds[rung] * rng.lognormvariate(0, wavers)
             governor.note(seconds[rung], took)
             expected, free = free + governor.factor * seconds[rung], free + took
@@ -122,7 +122,7 @@ def simulate(
             free = expected = arrived
         begin = max(arrived, expected) + governor.factor * len(waiting) * seconds[-1]
         due = [Due(arrived + ADMIT * target, seconds)]
-        if (waiting or free > arrived) and governor.late(begin, due, -1) > 0:
+        if (waiting or free > arrived) and governor.late([begin], due, -1)[0] > 0:
             refused += 1
         else:
             waiting.append(arrived)

@@ -23,7 +23,7 @@ DOORS = {
     "onnxscript": ("exporting.onnx",),
     "openvino": ("inference.exported",),
     "fastapi": ("serve.http",),
-    "starlette": ("serve.guard", "serve.http"),
+    "starlette": ("serve.guard", "serve.http", "serve.process"),
     "uvicorn": ("serve.process",),
     "prometheus_client": ("serve.watch",),
     "lightning_fabric": ("training.loggers", "training.loop", "training.run"),

@@ -289,6 +289,10 @@ class ServeOptions(ModelOptions, MachineOptions):
     """Requests that may wait."""
     batch: Annotated[int, MACHINE] = 1
     """Images that may run together: more pays on a GPU."""
+    workers: Annotated[int, MACHINE] = 1
+    """Processes that compute, with one model in shared memory; each has its part of the threads."""
+    engine: Annotated[Engine, MACHINE] = "torch"
+    """What runs the network."""
     max_mb: float = 20.0
     """Largest body in megabytes."""
     max_pixels: int = 4_194_304

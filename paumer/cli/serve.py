@@ -1,6 +1,7 @@
 """`paumer serve`: an HTTP service that pauses more under load."""
 
 import math
+from functools import partial
 from pathlib import Path
 
 from paumer.cli.console import above_zero, at_least_one, say, set_threads
@@ -13,10 +14,17 @@ def serve(options: ServeOptions = ServeOptions()) -> None:  # noqa: B008
         from paumer.serve import guard, http, process
     except ImportError as error:
         raise ImportError(f"serving needs more ({error}): pip install 'paumer[serve]'") from error
+    import torch
+
     from paumer.loaded import load
     from paumer.serve.service import Service
 
-    set_threads(options.threads)
+    workers = at_least_one(options.workers, "workers")
+    threads = options.threads
+    if workers > 1:
+        threads = threads or max(1, torch.get_num_threads() // workers)
+    set_threads(threads)
+    make = partial(load, options.model, options.device, options.engine, threads)
     target = options.latency_ms
     if target is not None:
         target = above_zero(target, "latency-ms") / 1000
@@ -31,12 +39,14 @@ def serve(options: ServeOptions = ServeOptions()) -> None:  # noqa: B008
         hosts=guard.allowed_hosts(options.host, options.allow_host),
     )
     service = Service(
-        load(options.model, options.device),
+        make(),
         name=Path(options.model).name,
         target=target,
         point=options.point,
         queue=at_least_one(options.queue, "queue"),
         batch=at_least_one(options.batch, "batch"),
+        workers=workers,
+        make=make,
     )
     socket = process.listen(options.host, options.port)
     host, port = socket.getsockname()[:2]
@@ -44,5 +54,6 @@ def serve(options: ServeOptions = ServeOptions()) -> None:  # noqa: B008
     say(f"operating points: {', '.join(service.names)}")
     if (side := service.predictor.config.trained_side) is not None:
         say(f"images whose shorter side is above {side} are scaled down to it (size=full: not)")
-    process.run(service, socket, limits)
+    app = http.create_app(service, limits)
+    process.run(app, service, socket, limits.seconds, limits.drain)
     say("drained")

@@ -7,6 +7,7 @@ where a deadline asks for it, and no more of it than that.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapreplace
 from typing import NamedTuple
 
 from paumer.measurement import Measurement, miou_of, pareto_front, speed_of
@@ -50,21 +51,28 @@ class Governor:
     factor: float = 1.0
     """How many times longer work takes just now than it should."""
 
-    def choose(self, now: float, waiting: Sequence[Due]) -> int:
-        """The most accurate rung at which all that waits is done in time, or else the fastest."""
-        fits = (rung for rung in range(self.rungs) if self.late(now, waiting, rung) <= 0)
+    def choose(self, free: Sequence[float], waiting: Sequence[Due]) -> int:
+        """The most accurate rung at which all that waits is done in time, or else the fastest.
+
+        ``free`` says when each of those that work is done with what it has.
+        """
+        fits = (n for n in range(self.rungs) if max(self.late(free, waiting, n), default=0) <= 0)
         rung = next(fits, self.rungs - 1)
         self.changes += rung != self.rung
         self.rung = rung
         return rung
 
-    def late(self, now: float, waiting: Sequence[Due], rung: int) -> float:
-        """By how many seconds the latest of what waits is late at a rung; below 0 if in time."""
-        latest = float("-inf")
+    def late(self, free: Sequence[float], waiting: Sequence[Due], rung: int) -> list[float]:
+        """By how many seconds each of what waits is late at a rung; below 0 if in time.
+
+        Who is free first takes what is next.
+        """
+        ends, late = sorted(free), []
         for by, work in waiting:
-            now += self.factor * work[rung]
-            latest = max(latest, now - by)
-        return latest
+            end = ends[0] + self.factor * work[rung]
+            heapreplace(ends, end)
+            late.append(end - by)
+        return late
 
     def note(self, expected: float, seconds: float) -> None:
         """Learn from work that took ``seconds``."""
@@ -100,7 +108,7 @@ class Pace:
     def choose(self, now: float, lag: float | None = None) -> Measurement:
         """The rung for an image, or for a frame that begins ``lag`` seconds after its turn."""
         left = WITHIN * self.target if lag is None else LAG * self.target - lag
-        return self.rungs[self.governor.choose(now, [Due(now + left, self._seconds)])]
+        return self.rungs[self.governor.choose([now], [Due(now + left, self._seconds)])]
 
     def note(self, seconds: float) -> None:
         """Learn from an image that took ``seconds`` at the rung that was chosen."""

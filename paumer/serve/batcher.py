@@ -1,13 +1,14 @@
-"""The queue of a service: in order of deadlines, worked off in batches by one thread."""
+"""The queue of a service: in order of deadlines, worked off in batches."""
 
 import math
 import threading
-from bisect import bisect, insort
+from bisect import insort
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,7 +25,9 @@ The rest is for reading, decoding, answering and stalls of the machine.
 AIM = 0.5
 """The part of its time within which a request should be done at the rung that is chosen."""
 
-Run = Callable[[Sequence[Pixels], Mode], Sequence[Segmentation]]
+Wanted = Callable[[], bool]
+Run = Callable[[Sequence[Pixels], Mode, Wanted], Sequence[Segmentation]]
+"""Segments images; once they are not wanted any more it may raise `AbandonedError`."""
 
 
 class BusyError(Exception):
@@ -77,38 +80,50 @@ class AbandonedError(Exception):
     """Work that nobody waits for any more was left undone."""
 
 
-class Batcher:
-    """Takes jobs as long as they can be done in time, and runs them in batches in its thread.
+class Running(NamedTuple):
+    """A batch at work: the seconds that it should take, and when it began."""
 
-    ``modes`` are those of the governor's rungs. A job is taken if fewer than ``queue`` wait and,
-    with the fastest rung from now on, it and those behind it would be done within `ADMIT` of their
-    time; an idle batcher takes any.
+    jobs: Sequence[Job]
+    expected: float
+    begin: float
+
+    def wanted(self) -> bool:
+        """Whether anybody waits for it."""
+        return not all(job.done.cancelled() for job in self.jobs)
+
+
+class Batcher:
+    """Takes jobs as long as they can be done in time, and runs them in batches.
+
+    Each of ``runs`` has a thread of its own. ``modes`` are those of the governor's rungs. A job is
+    taken if fewer than ``queue`` wait and, with the fastest rung from now on, it and those behind
+    it would be done within `ADMIT` of their time; a batcher that is not busy takes any.
     """
 
-    def __init__(self, run: Run, modes: Sequence[Mode], queue: int, batch: int) -> None:
-        self.run, self.modes, self.governor = run, tuple(modes), Governor(len(modes))
+    def __init__(self, runs: Sequence[Run], modes: Sequence[Mode], queue: int, batch: int) -> None:
+        self.runs, self.modes, self.governor = list(runs), tuple(modes), Governor(len(modes))
         self.queue, self.batch = queue, batch
         self.on_batch: Callable[[int, float], None] = lambda size, seconds: None
         self.waiting: list[Job] = []
         """In order of their deadlines."""
-        self.running: tuple[Sequence[Job], float, float] | None = None
-        """The running batch, the seconds that it should take, and when it began."""
+        self.running: dict[int, Running] = {}
+        """What runs, by the number of what runs it."""
         self._stopping = False
         self._wake = threading.Condition()
-        self._thread = threading.Thread(target=self._work, name="batcher", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._work, args=(n,), name=f"batcher {n}", daemon=True)
+            for n in range(len(self.runs))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        """Finish what waits, then end the thread."""
+        """Finish what waits, then end the threads."""
         with self._wake:
             self._stopping = True
-            self._wake.notify()
-        self._thread.join()
-
-    def check_wanted(self) -> None:
-        """Raise `AbandonedError` if nobody waits for the running batch; called within it."""
-        if self.running and all(job.done.cancelled() for job in self.running[0]):
-            raise AbandonedError
+            self._wake.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     def check(self, work: Sequence[float], seconds: float) -> None:
         """Raise `BusyError` if there is no room for such work within so many seconds."""
@@ -143,69 +158,71 @@ class Batcher:
         """The time that all that waits and runs takes at the fastest rung, over a target."""
         with self._wake:
             work = sum(job.work[-1] for job in self.waiting)
-            rest = self._free_at() - perf_counter() + self.governor.factor * work
+            rest = sum(self._free()) / len(self.runs) - perf_counter()
+            rest += self.governor.factor * work / len(self.runs)
         return max(0.0, rest) / target
 
     def choose(self) -> int:
         """Let the governor look at the queue; the rung that it chooses."""
         with self._wake:
             waiting = [job.due(AIM) for job in self.waiting]
-            return self.governor.choose(self._free_at(), waiting)
+            return self.governor.choose(self._free(), waiting)
 
     def _leave(self, job: Job) -> None:
         with self._wake, suppress(ValueError):
             self.waiting.remove(job)
 
-    def _free_at(self) -> float:
-        """When what runs should be done."""
-        now = perf_counter()
-        if not self.running:
-            return now
-        _, expected, begin = self.running
-        return max(now, begin + self.governor.factor * expected)
+    def _free(self) -> list[float]:
+        """When each of those that run should be done with what it has."""
+        now, free = perf_counter(), []
+        for number in range(len(self.runs)):
+            running = self.running.get(number)
+            end = running.begin + self.governor.factor * running.expected if running else now
+            free.append(max(now, end))
+        return free
 
     def _too_late(self, job: Job, waiting: Sequence[Job]) -> float:
         """By how many seconds a job, or one behind it, would be late; 0 if there is room for it."""
-        if not waiting and not self.running:
+        if not waiting and len(self.running) < len(self.runs):
             return 0.0
-        place, factor = bisect(waiting, _by_deadline(job), key=_by_deadline), self.governor.factor
-        free = self._free_at() + factor * sum(one.work[-1] for one in waiting[:place])
-        due = [one.due(ADMIT) for one in (job, *waiting[place:])]
-        late = self.governor.late(free, due, rung=-1)
+        ordered = sorted((*waiting, job), key=_by_deadline)
+        due = [one.due(ADMIT) for one in ordered]
+        late = max(self.governor.late(self._free(), due, rung=-1)[ordered.index(job) :])
         if len(waiting) >= self.queue:
-            late = max(late, factor * job.work[-1])
+            late = max(late, self.governor.factor * job.work[-1])
         return max(0.0, late)
 
-    def _work(self) -> None:
-        while jobs := self._take():
-            self._run_batch(jobs)
+    def _work(self, number: int) -> None:
+        while running := self._take(number):
+            self._run_batch(number, running)
 
-    def _run_batch(self, jobs: Sequence[Job]) -> None:
-        begin, mode = perf_counter(), jobs[0].mode
-        assert mode is not None
+    def _run_batch(self, number: int, running: Running) -> None:
+        jobs, expected, begin = running
         results: Sequence[Segmentation] = ()
         try:
-            results = self.run([job.image for job in jobs], mode)
+            mode = jobs[0].mode
+            assert mode is not None
+            results = self.runs[number]([job.image for job in jobs], mode, running.wanted)
         except Exception as error:  # Whatever it is, it is these requests', not the service's.
             for job in jobs:
                 if job.done.set_running_or_notify_cancel():
                     job.done.set_exception(error)
         seconds = perf_counter() - begin
         with self._wake:
-            if results and self.running:
-                self.governor.note(self.running[1], seconds)
-            self.running = None
+            if results:
+                self.governor.note(expected, seconds)
+            del self.running[number]
         self.on_batch(len(jobs), seconds)
         for job, result in zip(jobs, results, strict=False):
             if job.done.set_running_or_notify_cancel():
                 job.done.set_result(Done(result, begin - job.arrived, seconds))
 
-    def _take(self) -> list[Job]:
+    def _take(self, number: int) -> Running | None:
         """The next jobs that run together, none when it is time to end."""
         with self._wake:
             self._wake.wait_for(lambda: self.waiting or self._stopping)
             if not self.waiting:
-                return []
+                return None
             rung = self.choose()
             modes = [job.mode or self.modes[min(rung, job.limit)] for job in self.waiting]
             kinds = [(job.size, mode) for job, mode in zip(self.waiting, modes, strict=True)]
@@ -214,5 +231,6 @@ class Batcher:
             for job in jobs:
                 self.waiting.remove(job)
                 job.mode = kinds[0][1]
-            self.running = (jobs, sum(job.work[rung] for job in jobs), perf_counter())
-            return jobs
+            running = Running(jobs, sum(job.work[rung] for job in jobs), perf_counter())
+            self.running[number] = running
+            return running

@@ -10,10 +10,10 @@ from typing import Any
 
 import h11
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from paumer.memory import give_back_memory
-from paumer.serve.http import Limits, create_app
 from paumer.serve.service import Service
 
 _GRACE = 5  # Seconds in which everything ends that should.
@@ -31,20 +31,23 @@ def listen(host: str, port: int) -> socket.socket:
         raise OSError(f"cannot serve at {host}:{port}: {error.strerror or error}") from error
 
 
-def run(service: Service, at: socket.socket, limits: Limits) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what was accepted."""
+def run(app: ASGIApp, service: Service, at: socket.socket, seconds: float, drain: float) -> None:
+    """Serve until SIGTERM or SIGINT, then finish what was accepted.
+
+    Requests have so many ``seconds`` to arrive, accepted ones ``drain`` to be answered at the end.
+    """
     config = uvicorn.Config(
-        create_app(service, limits),
-        http=patient(limits.seconds),
+        app,
+        http=patient(seconds),
         ws="none",
         log_level="warning",
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=math.ceil(limits.seconds),
+        timeout_keep_alive=math.ceil(seconds),
         timeout_graceful_shutdown=_GRACE - 2,
     )
-    server = _Server(config, service, limits.drain)
+    server = _Server(config, service, drain)
     try:
         server.run(sockets=[at])
     finally:

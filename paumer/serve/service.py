@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from time import perf_counter
 
 import numpy as np
+import torch
 
 from paumer.classes import Pixels
 from paumer.data.images import TooLargeError
@@ -21,6 +22,7 @@ from paumer.pause_config import PauseConfig, Threshold
 from paumer.serve.answers import OUTPUTS, PRIORITIES
 from paumer.serve.batcher import Batcher, Done, Job
 from paumer.serve.watch import Watch
+from paumer.serve.workers import LocalWorker, Make, ProcessWorker, Worker, shared
 
 _USUAL = {"balanced": "3:0.4", "fast": "3:0.4,5:0.4", "fastest": "3:0.4,5:0.4,7:0.4"}
 """Points of a model that has none of its own: configurations of the paper."""
@@ -58,7 +60,8 @@ class Service:
     """Answers requests with the most accurate operating point that keeps the latency target.
 
     ``target`` is in seconds; without it, it is eight times what an image takes without pausing.
-    ``point`` keeps the service at one operating point.
+    ``point`` keeps the service at one operating point. Several ``workers`` compute in processes of
+    their own: they share the network's weights, or ``make`` a predictor each for another engine.
     """
 
     def __init__(
@@ -69,6 +72,8 @@ class Service:
         point: str | None = None,
         queue: int = 64,
         batch: int = 1,
+        workers: int = 1,
+        make: Make | None = None,
     ) -> None:
         self.predictor, self.name = predictor, name
         self.known = known_points(predictor)
@@ -86,7 +91,9 @@ class Service:
         """What an image of the model's size takes at each point, on this machine."""
         self.batcher: Batcher
         """The queue; there is one once the service is ready."""
+        self.workers: list[Worker] = []
         self._queue, self._batch, self._inference = queue, batch, Inference(batch=batch)
+        self._count, self._make = workers, make
         self._macs = lru_cache(4096)(partial(_sure_macs, predictor, self._inference))
 
     def start(self) -> None:
@@ -100,12 +107,9 @@ class Service:
         # A faster point is not slower: where it seems so, the network is too small to tell.
         self.seconds = tuple(np.minimum.accumulate(seconds).tolist())
         self.target = self.target or _PATIENCE * self._expected(size, UNPAUSED)
-        worker = self.predictor
-        if isinstance(worker.engine, TorchEngine):  # Others cannot end early.
-            engine = TorchEngine(worker.network, lambda: batcher.check_wanted())
-            worker = Predictor(worker.network, worker.points, engine)
-        run = partial(worker.predict_batch, inference=self._inference)
-        self.batcher = batcher = Batcher(run, self.modes, self._queue, self._batch)
+        self._start_workers()
+        workers = [worker.run for worker in self.workers]
+        self.batcher = batcher = Batcher(workers, self.modes, self._queue, self._batch)
         batcher.on_batch = self.watch.batch
         self.watch.follow(
             point=lambda: batcher.governor.rung,
@@ -115,11 +119,28 @@ class Service:
         )
         self.ready = True
 
+    def _start_workers(self) -> None:
+        if self._count == 1:
+            self.workers = [LocalWorker(self.predictor, self._inference)]
+            return
+        own = isinstance(self.predictor.engine, TorchEngine)
+        make, threads = shared(self.predictor) if own else self._make, torch.get_num_threads()
+        assert make is not None
+        started = [ProcessWorker(make, self._inference, threads) for _ in range(self._count)]
+        self.workers = [*started]
+        try:
+            for worker in started:
+                worker.wait()
+        except EOFError:
+            raise RuntimeError("the process of a worker ended before it could compute") from None
+
     def stop(self) -> None:
         """Finish what waits."""
         self.draining = True
         if self.ready:
             self.batcher.stop()
+        for worker in self.workers:
+            worker.stop()
 
     def read(self, values: Mapping[str, str]) -> Parameters:
         """The parameters of a request; raises ValueError unless they can be met."""
@@ -251,7 +272,7 @@ class Service:
         governor, (middle, high) = self.batcher.governor, self.watch.percentiles()
         return {
             "queue": len(self.batcher.waiting),
-            "running": self.batcher.running is not None,
+            "running": len(self.batcher.running),
             "point": self.names[governor.rung],
             "mode": str(self.modes[governor.rung]),
             "requests_per_second": self.watch.rate(),

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2.5, 5, 10)
 _HISTORY = 120
+_MINUTE = 60
 _RECENT = 30.0
 """Percentiles are of requests of that many last seconds."""
 _GAUGES = {
@@ -16,6 +17,7 @@ _GAUGES = {
     "point_changes": "Changes of the operating point since start",
     "queue": "Requests that wait",
     "queue_filled": "Waiting time over the latency target",
+    "fastest_ratio": "Ratio of the last minute at the fastest operating point",
     "in_flight": "Requests being read, run or answered",
     "decoding_seconds": "CPU time that decoding images took since start",
 }
@@ -25,7 +27,7 @@ class Watch:
     """Counts requests, and remembers second by second how the service did."""
 
     def __init__(self, points: Sequence[str], clock: Callable[[], float] = time.time) -> None:
-        self.clock = clock
+        self.clock, self.fastest = clock, points[-1] if len(points) > 1 else None
         self.accepted = self.refused = self.in_flight = 0
         self.history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
         self._latencies: deque[tuple[float, float]] = deque(maxlen=4096)
@@ -44,7 +46,7 @@ class Watch:
         for point in points:
             self._answered.labels(point)
         self._gauges = {name: Gauge(name, text, **ours) for name, text in _GAUGES.items()}
-        self.follow(in_flight=lambda: self.in_flight)
+        self.follow(in_flight=lambda: self.in_flight, fastest_ratio=self.fastest_ratio)
 
     def follow(self, **gauges: Callable[[], float]) -> None:
         """Read these gauges from functions from now on."""
@@ -80,6 +82,14 @@ class Watch:
     def rate(self) -> float:
         """Requests per second, answered or refused as busy, over the last five."""
         recent: list[int] = [entry["requests"] for entry in self.history][-5:]
+        return sum(recent) / max(1, len(recent))
+
+    def fastest_ratio(self) -> float:
+        """The ratio of the last minute at the fastest operating point; 0 where there is one only.
+
+        Near 1 the governor has nothing left to give: it is time for another replica.
+        """
+        recent = [bool(entry["point"] == self.fastest) for entry in self.history][-_MINUTE:]
         return sum(recent) / max(1, len(recent))
 
     def tick(self, point: str, queue: int) -> None:

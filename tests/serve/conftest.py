@@ -91,13 +91,13 @@ def serving(predictor):
         running = Running(service, limits or Limits())
         started.append(running)
         if delay:
-            run = service.batcher.run
+            (run,) = service.batcher.runs
 
-            def slowly(images, mode):
+            def slowly(*batch):
                 time.sleep(delay)
-                return run(images, mode)
+                return run(*batch)
 
-            service.batcher.run = slowly
+            service.batcher.runs = [slowly]
         return running
 
     yield give

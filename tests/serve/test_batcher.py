@@ -20,7 +20,8 @@ class Gate:
     def __init__(self):
         self.open, self.entered, self.batches = threading.Semaphore(0), threading.Event(), []
 
-    def __call__(self, images, mode):
+    def __call__(self, images, mode, wanted):
+        self.wanted = wanted
         self.batches.append(([int(p[0, 0, 0]) for p in images], mode))
         self.entered.set()
         assert self.open.acquire(timeout=10)
@@ -50,8 +51,8 @@ def gate():
 def start(gate):
     started = []
 
-    def give(queue=64, batch=1):
-        batcher = Batcher(gate, MODES, queue, batch)
+    def give(queue=64, batch=1, runs=1):
+        batcher = Batcher([gate] * runs, MODES, queue, batch)
         started.append(batcher)
         return batcher
 
@@ -197,18 +198,16 @@ def test_a_batch_continues_until_nobody_wants_it(start, gate):
     batcher = start(batch=2)
     first = first_in(batcher, gate)
     futures = [batcher.submit(job(n)) for n in (1, 2)]
-    batcher.check_wanted()
+    assert gate.wanted()
     assert first.cancel()
-    with pytest.raises(AbandonedError):
-        batcher.check_wanted()
+    assert not gate.wanted()
     gate.open.release()
     while len(gate.batches) < 2:
         time.sleep(0.001)
     assert futures[0].cancel()
-    batcher.check_wanted()  # The other one still does.
+    assert gate.wanted()  # The other one still does.
     gate.open.release()
     assert futures[1].result(10).result.image[0, 0, 0] == 2
-    batcher.check_wanted()
 
 
 def test_what_nobody_wants_is_freed_at_once(gate):
@@ -217,14 +216,15 @@ def test_what_nobody_wants_is_freed_at_once(gate):
 
     made = []
 
-    def run(images, mode):
+    def run(images, mode, wanted):
         large = Large()
         made.append(weakref.ref(large))
         gate.entered.set()
         assert gate.open.acquire(timeout=10)
-        batcher.check_wanted()
+        assert not wanted()
+        raise AbandonedError
 
-    batcher = Batcher(run, MODES, queue=64, batch=1)
+    batcher = Batcher([run], MODES, queue=64, batch=1)
     gc.disable()
     try:
         assert first_in(batcher, gate).cancel()
@@ -236,12 +236,12 @@ def test_what_nobody_wants_is_freed_at_once(gate):
 
 
 def test_a_failure_is_its_own_only(start):
-    def run(images, mode):
+    def run(images, mode, wanted):
         if images[0][0, 0, 0] == 1:
             raise RuntimeError("no memory")
         return [segmented(image, mode) for image in images]
 
-    batcher = Batcher(run, MODES, queue=64, batch=1)
+    batcher = Batcher([run], MODES, queue=64, batch=1)
     wrong = batcher.submit(job(1))
     with pytest.raises(RuntimeError, match="no memory"):
         wrong.result(10)
@@ -266,3 +266,29 @@ def test_the_rest_of_a_running_batch_counts(gate, start):
     assert 0 < filled <= 0.1
     time.sleep(0.05)
     assert batcher.filled(10.0) < filled
+
+
+def test_those_that_are_free_work_side_by_side(start, gate):
+    batcher = start(runs=2)
+    futures = [first_in(batcher, gate), *(batcher.submit(job(n)) for n in (1, 2))]
+    while len(gate.batches) < 2:
+        time.sleep(0.001)
+    assert len(batcher.waiting) == 1
+    assert batcher.running.keys() == {0, 1}
+    for _ in range(3):
+        gate.open.release()
+    assert [future.result(10).result.image[0, 0, 0] for future in futures] == [0, 1, 2]
+
+
+def test_two_take_twice_as_much_as_one(start, gate):
+    def taken(runs):
+        batcher = start(runs=runs)
+        for count in range(50):
+            try:
+                batcher.submit(job(work=(1.0,) * 3))
+            except BusyError:
+                return count
+        return None
+
+    # Of ten seconds 6.2 are for the work: one does six, two do twelve.
+    assert (taken(1), taken(2)) == (6, 12)

@@ -39,6 +39,18 @@ def test_manifests_agree_with_each_other_and_with_the_service(predictor):
     assert f"\n{metric} 0.0".encode() in Service(predictor).watch.metrics()
 
 
+@pytest.mark.parametrize(
+    "path", sorted((DEPLOY / "kubernetes").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_manifests_are_what_kubernetes_takes(path):
+    kubernetes = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate checks it")
+    manifest = yaml.safe_load(path.read_text("utf-8"))
+    newest = kubernetes.latest_version()
+    kubernetes.validate(manifest, newest, strict=True)
+    with pytest.raises(kubernetes.ValidationError):
+        kubernetes.validate({**manifest, "specs": {}}, newest, strict=True)
+
+
 def test_the_image_installs_what_is_there():
     text = (DEPLOY / "Dockerfile").read_text("utf-8")
     for line in re.findall(r"^COPY (.+) \S+$", text, re.M):

@@ -353,13 +353,13 @@ def test_bodies_of_all_clients_together_are_bounded(serving, png):
 
 def test_a_failure_inside_is_reported_and_does_not_last(serving, png, caplog):
     running = serving()
-    run = running.service.batcher.run
+    runs = running.service.batcher.runs
 
-    def fail(images, mode):
-        running.service.batcher.run = run
+    def fail(*_):
+        running.service.batcher.runs = runs
         raise RuntimeError("out of memory")
 
-    running.service.batcher.run = fail
+    running.service.batcher.runs = [fail]
     response = running.segment(png())
     assert response.status_code == 500
     assert response.json() == {"error": "segmenting failed: out of memory"}

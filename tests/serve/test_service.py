@@ -224,15 +224,18 @@ def test_work_that_nobody_wants_ends_at_the_next_block(predictor):
 
 def test_an_image_whose_client_is_gone_is_not_finished(service, predictor):
     entered, proceed = threading.Event(), threading.Event()
-    check = service.batcher.check_wanted
-
-    def slowly():
-        entered.set()
-        assert proceed.wait(10)
-        check()
-
-    service.batcher.check_wanted = slowly
+    (worker,) = service.workers
     batches = []
+
+    def run(images, mode, wanted):
+        def slowly():
+            entered.set()
+            assert proceed.wait(10)
+            return wanted()
+
+        return worker.run(images, mode, slowly)
+
+    service.batcher.runs = [run]
     service.batcher.on_batch = lambda size, seconds: batches.append(size)
     gone = service.submit(image(), service.read({}))
     assert entered.wait(10)

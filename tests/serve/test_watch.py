@@ -22,6 +22,18 @@ def test_a_history_second_by_second():
     assert watch.rate() == 0
 
 
+def test_the_ratio_of_a_minute_at_the_fastest_point():
+    watch = Watch(["accurate", "fast"])
+    assert watch.fastest_ratio() == 0
+    for point in ["fast"] * 70 + ["accurate"] * 45:
+        watch.tick(point, 0)
+    assert watch.fastest_ratio() == 15 / 60
+    assert "paumer_fastest_ratio 0.25" in watch.metrics().decode().splitlines()
+    alone = Watch(["fast"])
+    alone.tick("fast", 0)
+    assert alone.fastest_ratio() == 0
+
+
 def test_metrics_by_name():
     watch = Watch(["accurate"])
     watch.answered("accurate", 0.02)
