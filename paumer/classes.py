@@ -45,14 +45,19 @@ class ClassSet:
 
 
 def distinct_colours(count: int) -> tuple[Colour, ...]:
-    """`count` colours, each as far as can be from those before it and from black."""
+    """`count` colours, each as far as can be from those before it; none is dark or grey.
+
+    So they are seen on dark images and on bright ones, and black is left for the ignore label.
+    """
     steps = 8
     while steps**3 < 2 * count:
         steps += 1
     levels = np.linspace(0, 255, steps).round().astype(np.int64)
     candidates = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), -1).reshape(-1, 3)
-    # black is taken: it is how the ignore label is painted
-    room = (candidates**2).sum(1)
+    brightness = candidates @ (30, 59, 11)
+    candidates = candidates[(brightness >= 7000) & (np.ptp(candidates, axis=1) >= 70)]
+    taken = np.array([[0, 0, 0], [128, 128, 128], [255, 255, 255]])
+    room = ((candidates[:, None] - taken) ** 2).sum(2).min(1)
     colours: list[Colour] = []
     for _ in range(count):
         red, green, blue = candidates[room.argmax()].tolist()

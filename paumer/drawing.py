@@ -4,7 +4,7 @@ Needs numpy and Pillow only.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -59,6 +59,19 @@ def with_legend(image: Pixels | Image.Image, entries: Sequence[Entry]) -> Image.
     if (times := _WIDTH // max(image.size)) > 1:
         image = image.resize((times * image.width, times * image.height), Image.Resampling.NEAREST)
     unit = max(1.0, math.sqrt(image.width * image.height / _USUAL))
+    return _with_legend(image, entries, unit)
+
+
+def legend(maps: Iterable[NDArray[np.integer]], class_set: ClassSet) -> list[Entry]:
+    """The classes that label maps show, with their shares of the pixels; ignored ones are last."""
+    found = [np.bincount(labels.ravel(), minlength=256) for labels in maps]
+    shares = (np.sum(found, axis=0) / np.sum(found)).tolist()
+    listed = [*zip(class_set.names, shares, class_set.colours, strict=False)]
+    listed.append(("(ignored)", sum(shares[len(class_set) :]), (0, 0, 0)))
+    return [entry for entry in listed if entry[1] > 0]
+
+
+def _with_legend(image: Image.Image, entries: Sequence[Entry], unit: float) -> Image.Image:
     margin, gap, swatch, line = (round(unit * length) for length in (_MARGIN, _GAP, _SWATCH, 26))
     names, texts = [name for name, _, _ in entries], [f"{share:.1%}" for _, share, _ in entries]
     font = _font(round(14 * unit))
@@ -82,9 +95,12 @@ def with_legend(image: Pixels | Image.Image, entries: Sequence[Entry]) -> Image.
 
 
 def contact_sheet(
-    pairs: Sequence[tuple[Pixels, Pixels | None]], columns: int = 3, captions: Sequence[str] = ()
+    pairs: Sequence[tuple[Pixels, Pixels | None]],
+    columns: int = 3,
+    captions: Sequence[str] = (),
+    entries: Sequence[Entry] = (),
 ) -> Image.Image:
-    """Images on one sheet, each beside its painted labels if it has any."""
+    """Images on one sheet, each beside its painted labels if it has any; a legend of `entries`."""
     if not pairs:
         raise ValueError("cannot lay out 0 images: give at least one")
     images = [_as_image(image) for image, _ in pairs]
@@ -106,7 +122,8 @@ def contact_sheet(
         if captions:
             text = _shorten(captions[i], cell)
             draw.text((x, y + height + 15), text, _INK, _font(13), anchor="lm")
-    return sheet
+    inner = (_MARGIN, _MARGIN, sheet.width - _MARGIN, sheet.height - _MARGIN)
+    return _with_legend(sheet.crop(inner), entries, 1.0) if entries else sheet
 
 
 def write_image(path: str | Path, image: Pixels | Image.Image) -> None:

@@ -23,6 +23,7 @@ from paumer.pause_config import (
     PauseConfig,
     whole,
 )
+from paumer.untrusted import near
 
 CRITERIA = ("entropy", "neighbours")
 """Criteria that need nothing but the auxiliary head's logits."""
@@ -212,8 +213,8 @@ def read_mode(given: ModeLike, points: Mapping[str, Mode] | None = None) -> Mode
     except ValueError as error:
         if points is None or ":" in given or given.split()[0] == "none":
             raise  # It cannot be meant as a name.
-        known = ", ".join(points) or "none"
-        raise ValueError(f"{error}; operating points of this model: {known}") from None
+        known, guess = ", ".join(points) or "none", near(given, points)
+        raise ValueError(f"{error}; operating points of this model: {known}{guess}") from None
 
 
 def by_size(modes: Sequence[Mode]) -> dict[int | None, list[int]]:

@@ -1,7 +1,9 @@
-"""JSON that others wrote, read within bounds; and what messages repeat of such content."""
+"""JSON that others wrote, read within bounds; and what messages say of such content."""
 
 import json
 import reprlib
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 
 _SHORT = reprlib.Repr()
@@ -38,3 +40,10 @@ def shorten(text: str, most: int = 600) -> str:
     """The text, without its middle where it has more than ``most`` characters."""
     half = most // 2 - 2
     return text if len(text) <= most else f"{text[:half]}...{text[-half:]}"
+
+
+def near(word: str, words: Iterable[str]) -> str:
+    """` (did you mean "..."?)` where one of the words is much like this one, or nothing."""
+    by_small = {known.lower(): known for known in words}
+    close = get_close_matches(word.lower(), by_small, 1)
+    return f' (did you mean "{by_small[close[0]]}"?)' if close else ""

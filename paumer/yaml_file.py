@@ -35,6 +35,14 @@ def read_yaml(path: Path, most: int = 2**20) -> object:
     raise ValueError(f'"{path}" is not valid YAML: line {line}, {problem}')
 
 
+def line_of(path: Path, key: str) -> int:
+    """The line of a key of the mapping in a YAML file; hyphens in it count as underscores."""
+    node = yaml.compose(path.read_text("utf-8-sig"), _Loader)
+    keys = [key for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+    found = [k.start_mark.line + 1 for k in keys if str(k.value).replace("-", "_") == key]
+    return next(iter(found), 1)
+
+
 class _Loader(yaml.SafeLoader):
     """Plain values alone, each key once, and only so many of them, however they are written."""
 

@@ -68,6 +68,7 @@ def test_made_colours_are_well_apart(count):
     apart = gaps[~np.eye(len(everything), dtype=bool)]
     assert apart.size == 0 or apart.min() >= (30 if count <= 150 else 20)
     assert distinct_colours(count) == distinct_colours(count)
+    assert all(np.ptp(colour) >= 70 and colour @ (0.3, 0.59, 0.11) >= 70 for colour in colours)
 
 
 @given(st.lists(st.sampled_from([*range(11), 77, 255]), min_size=6, max_size=6))

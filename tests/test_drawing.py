@@ -95,6 +95,16 @@ class TestLayout:
         with pytest.raises(ValueError, match="0 images"):
             drawing.contact_sheet([])
 
+    def test_a_sheet_says_which_colour_is_which(self):
+        labels = np.repeat([[0, 3, 255, 255]], 4, axis=0)
+        entries = drawing.legend([labels, labels], CAMVID)
+        sky, road = CAMVID.colours[0], CAMVID.colours[3]
+        assert entries == [("sky", 0.25, sky), ("road", 0.25, road), ("(ignored)", 0.5, (0, 0, 0))]
+        pair = (noise(), noise())
+        plain, told = (drawing.contact_sheet([pair], 1, ["a"], e) for e in ((), entries))
+        assert told.width == plain.width
+        assert (np.asarray(told)[plain.height :] == road).all(2).sum() > 100
+
 
 @pytest.mark.parametrize("size", [(0, 5), (5, 0), (0, 0)])
 class TestNoPixels:

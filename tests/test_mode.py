@@ -285,6 +285,8 @@ class TestReading:
         assert read_mode(PauseConfig(((3, 0.4),)), POINTS) == Mode.parse("3:0.4")
         with pytest.raises(ValueError, match=r"operating points of this model: fast, small$"):
             read_mode("slow", POINTS)
+        with pytest.raises(ValueError, match=r'small \(did you mean "small"\?\)$'):
+            read_mode("smal", POINTS)
         with pytest.raises(ValueError, match=r"operating points of this model: none$"):
             read_mode("slow", {})
         with pytest.raises(ValueError, match=r'cannot read "slow" .* or "none"$'):

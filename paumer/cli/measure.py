@@ -89,7 +89,7 @@ def sweep(options: SweepOptions) -> None:
         say(f"wrote {options.out / 'sweep.jsonl'}\nwrote {options.out / 'sweep.csv'}")
 
 
-def tune(options: TuneOptions) -> None:
+def tune(options: TuneOptions = TuneOptions()) -> None:  # noqa: B008
     """Find the best mode for a budget and keep it as an operating point of the model."""
     from paumer import api
     from paumer.study.speed import SpeedSettings

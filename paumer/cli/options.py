@@ -214,8 +214,9 @@ class TuneOptions(CountOptions, MachineOptions):
     """At least so many times as fast as without pausing."""
     max_drop: float | None = None
     """At most so many points of mIoU lost."""
-    model: Annotated[str, MODEL]
-    """A model directory or a training run; its operating points are written there."""
+    model: Annotated[str, MODEL] = DEFAULT_MODEL
+    """A model directory or a training run, whose operating points are written there; those of a
+    built-in or hub model go to a copy."""
     name: Annotated[str | None, RESULT] = None
     """Name of the operating point (default: the budget, such as 1.5x)."""
     limit: Annotated[int | None, DATA] = 50

@@ -18,7 +18,7 @@ from paumer.classes import paint
 from paumer.data.datasets import JoinedDataset, available_splits, list_dataset
 from paumer.data.folders import FolderDataset, SizeError, Value, size_message
 from paumer.data.samples import Dataset, Kind, Problem, spread
-from paumer.drawing import contact_sheet, overlay
+from paumer.drawing import contact_sheet, legend, overlay
 from paumer.progress import Progress, StepProgress
 
 T = TypeVar("T")
@@ -228,11 +228,15 @@ def _attempt(read: Callable[[], T], file: Path, problems: list[Problem]) -> T | 
 
 
 def sample_sheet(dataset: Dataset, count: int = 12, columns: int = 3) -> Image.Image | None:
-    """A sheet of up to `count` images, each beside its painted labels; None if none can be read."""
+    """A sheet of up to `count` images, each beside its painted labels, and what colour is which.
+
+    None if none can be read.
+    """
     indices = spread(len(dataset), count)
     tried = [_attempt(partial(dataset.__getitem__, index), Path(), []) for index in indices]
     samples = [sample for sample in tried if sample is not None]
     if not samples:
         return None
     pairs = [(s.image, overlay(s.image, paint(s.labels, dataset.class_set), 0.75)) for s in samples]
-    return contact_sheet(pairs, columns, [s.name for s in samples])
+    entries = legend([s.labels for s in samples], dataset.class_set)
+    return contact_sheet(pairs, columns, [s.name for s in samples], entries)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from paumer.classes import IGNORE, ClassSet, Colour, distinct_colours
-from paumer.data.folders import UNCOVERED, Code, Value, near
-from paumer.untrusted import quoted, shorten
+from paumer.data.folders import UNCOVERED, Code, Value
+from paumer.untrusted import near, quoted, shorten
 
 _LONGEST_NAME = 200
 

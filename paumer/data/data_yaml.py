@@ -4,14 +4,14 @@ Each split says by its keys how its labels lie: `masks` are images, `labels` YOL
 `coco` is an annotation file, `hf` a saved table, and a `list` alone names pairs of files.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from paumer.data.class_plan import Plan, check_keys, read_classes, wrong
 from paumer.data.coco import CocoDataset, pair_images, read_annotations
 from paumer.data.folders import FolderDataset, pair_files, subfolder
-from paumer.data.hub import HubDataset, open_table
+from paumer.data.hub import HubDataset, open_table, row_name
 from paumer.data.listing import Images, choose, find, list_pairs, pair_masks
 from paumer.data.samples import SPLITS, Problem
 from paumer.data.yolo import YoloDataset, label_file, labels_beside, pair_labels
@@ -159,15 +159,21 @@ def _open_table(part: _Split) -> FolderDataset:
     class_set, code = read_classes(part.plan)
     columns = part.paths.get("image", "image"), part.paths.get("label", "label")
     folder = subfolder(part.base, part.paths["hf"], part.why("hf"))
-    tables = open_table(folder, part.name, columns)
-    return HubDataset(part.title, part.name, class_set, code, (), (), tables, columns)
+    tables = open_table(folder, part.name, columns, part.listed)
+    rows: Sequence[int] = range(len(tables[0]))
+    missing: tuple[Problem, ...] = ()
+    if part.listed:
+        names: Images = {row_name(row): [] for row in rows}
+        chosen, missing = choose(names, part.base / part.paths["list"])
+        rows = [int(name) for name in chosen]
+    return HubDataset(part.title, part.name, class_set, code, (), missing, tables, columns, rows)
 
 
 _KINDS = {
     "masks": ("images", "masks", "list"),
     "labels": ("images", "labels", "list"),
     "coco": ("images", "coco", "list"),
-    "hf": ("hf", "image", "label"),
+    "hf": ("hf", "image", "label", "list"),
     "list": ("list",),
 }
 """The keys that a split may have, by the one that says how its labels lie."""

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 from paumer.classes import ADE20K, CAMVID, CITYSCAPES, CITYSCAPES_TRAIN_IDS, IGNORE, ClassSet
 from paumer.data.data_yaml import open_yaml, yaml_splits
-from paumer.data.folders import Code, FolderDataset, find_images, near, pair_files, subfolder
+from paumer.data.folders import Code, FolderDataset, find_images, pair_files, subfolder
 from paumer.data.listing import choose
 from paumer.data.samples import SPLITS, Dataset, Problem, Sample
 from paumer.data.voc import VOC
 from paumer.scenes.scene import check_size, scene, scene_seeds
+from paumer.untrusted import near
 
 _SCENES = {"train": 2000, "val": 200, "test": 200}
 _SCENE_SIZE = (384, 288)

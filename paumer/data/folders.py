@@ -4,9 +4,8 @@ What is wrong with a folder as a whole is a ValueError; what is wrong with singl
 so that one bad file does not hide the next.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from paumer.classes import ClassSet, Colour, Pixels
 from paumer.data.images import SUFFIXES, read_image, read_labels
 from paumer.data.samples import Dataset, Problem, Sample
+from paumer.untrusted import near
 
 Value = int | Colour
 Size = tuple[int, int]
@@ -171,13 +171,6 @@ def size_message(image_file: Path, image: Pixels, mask_file: Path, labels: Pixel
         f'the mask "{mask_file}" is {labels.shape[1]}x{labels.shape[0]}, but its image '
         f'"{image_file}" is {image.shape[1]}x{image.shape[0]}: they must have the same size'
     )
-
-
-def near(word: str, words: Iterable[str]) -> str:
-    """`; did you mean "..."?` when one of the words is much like this one, or nothing."""
-    by_small = {w.lower(): w for w in words}
-    close = get_close_matches(word.lower(), by_small, 1, 0.6)
-    return f'; did you mean "{by_small[close[0]]}"?' if close else ""
 
 
 def subfolder(root: Path, path: str | Path, why: str) -> Path:

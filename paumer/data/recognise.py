@@ -11,7 +11,8 @@ import yaml
 from paumer.data.checking import list_splits, sample_sheet
 from paumer.data.coco import read_annotations
 from paumer.data.datasets import published_plan
-from paumer.data.hub import open_table
+from paumer.data.hub import open_table, row_name
+from paumer.data.images import SUFFIXES
 from paumer.data.listing import find, pair_masks, read_list
 from paumer.data.samples import SPLITS, Dataset
 from paumer.data.survey import Root, marked_masks, match, scan, split_of, survey_masks
@@ -43,9 +44,12 @@ def recognise(folder: Path) -> Layout:
     for look in (_published, _table, _coco, partial(_yolo, roots), partial(_masks, roots)):
         if found := look(folder):
             return found
+    if not roots:
+        raise ValueError(f'"{folder}" holds no images (known are {" ".join(SUFFIXES)})')
+    count = sum(len(root.files) for root in roots)
     raise ValueError(
-        f'cannot recognise the layout of "{folder}": no masks, YOLO labels, COCO annotations or '
-        f"saved table were found beside images. Write a data.yaml as docs/data.md describes it"
+        f'"{folder}" holds {count} images, and beside them no masks, YOLO labels, COCO annotations '
+        f"or saved table were recognised. Write a data.yaml as docs/data.md describes it"
     )
 
 
@@ -55,15 +59,17 @@ def init_data(folder: Path) -> tuple[Layout, list[Dataset]]:
     Nothing is overwritten. The splits as they are listed now come with it.
     """
     file = folder / "data.yaml"
-    for path in (file, folder / SHEET):
-        if path.exists():
-            raise ValueError(f'"{path}" exists and is not overwritten: move it away first')
+    if file.exists():
+        raise ValueError(
+            f'"{file}" exists and is not overwritten: check it with `paumer check-data {file}`, '
+            f"or move it away first"
+        )
     layout = recognise(folder)
     written = {folder / name: "\n".join(lines) + "\n" for name, lines in layout.lists.items()}
     notes = "".join(f"# Assumed: {note}.\n" for note in layout.assumed)
     text = yaml.safe_dump(layout.plan, sort_keys=False, allow_unicode=True, default_flow_style=None)
     written[file] = f"# {layout.title}, as `paumer data init` found it.\n{notes}{text}"
-    if taken := [path for path in written if path.exists()]:
+    if taken := [path for path in (*written, folder / SHEET) if path.exists()]:
         raise ValueError(f'"{taken[0]}" exists and is not overwritten: move it away first')
     try:
         for path, content in written.items():
@@ -88,8 +94,8 @@ def _published(folder: Path) -> Layout | None:
 def _table(folder: Path) -> Layout | None:
     """A data set that `save_to_disk` of Hugging Face's `datasets` wrote."""
     if (folder / "dataset_dict.json").is_file():
-        names = read_json(folder / "dataset_dict.json").get("splits")
-        parts = [str(name) for name in names] if isinstance(names, list) else []
+        given = read_json(folder / "dataset_dict.json").get("splits")
+        parts = [str(name) for name in given] if isinstance(given, list) else []
     elif (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file():
         parts = ["."]
     else:
@@ -106,8 +112,10 @@ def _table(folder: Path) -> Layout | None:
     rows = (table[n][columns[1]] for n in range(min(len(table), _MOST_LABELS)))
     classes, notes = survey_masks(row["bytes"] or Path(row["path"]) for row in rows)
     note = f'images are the column "{columns[0]}", masks "{columns[1]}"'
-    plan = {split: dict(keys) for split in SPLITS if split in splits} | classes
-    return Layout("a table of Hugging Face datasets", plan, [note, *notes])
+    names = [row_name(n) for n in range(len(table))]
+    plan, lists = _with_val({split: dict(keys) for split in splits}, names)
+    notes = [note, *notes, *_list_note(lists)]
+    return Layout("a table of Hugging Face datasets", plan | classes, notes, lists)
 
 
 def _coco(folder: Path) -> Layout | None:
@@ -115,7 +123,7 @@ def _coco(folder: Path) -> Layout | None:
     files = sorted([*folder.glob("*.json"), *folder.glob("*/*.json")])
     files = [f for f in files if f.name.startswith("instances")] or files
     plan: dict[str, Any] = {}
-    lists: dict[str, list[str]] = {}
+    names: list[str] = []
     places = [Path(), *(p.relative_to(folder) for g in ("*", "*/*") for p in folder.glob(g))]
     for file in files:
         with suppress(ValueError):
@@ -127,17 +135,15 @@ def _coco(folder: Path) -> Layout | None:
             if not name or images is None or (split or "train") in plan:
                 continue
             keys = {"images": images.as_posix(), "coco": file.relative_to(folder).as_posix()}
-            if split is None:
-                lists = _halves([image.name for image in found.images.values()])
-                plan = {part: keys | {"list": f"{part}.txt"} for part in ("train", "val")}
-                break
-            plan[split] = keys
+            plan[split or "train"] = keys
+            if (split or "train") == "train":
+                names = [image.name for image in found.images.values()]
     if not plan:
         return None
     note = "pixels that no outline covers are a class of their own, background"
-    ordered = {split: plan[split] for split in SPLITS if split in plan}
+    plan, lists = _with_val(plan, names)
     notes = [note, *_list_note(lists)]
-    return Layout("COCO annotations", {**ordered, "background": "background"}, notes, lists)
+    return Layout("COCO annotations", {**plan, "background": "background"}, notes, lists)
 
 
 def _yolo(roots: list[Root], folder: Path) -> Layout | None:
@@ -208,11 +214,20 @@ def _splits(
     for root, keys in sorted(entries, key=lambda entry: -len(entry[0].files)):
         if root.split:
             plan.setdefault(root.split, keys)
-    if plan:
-        return {split: plan[split] for split in SPLITS if split in plan}, {}
-    root, keys = max(entries, key=lambda entry: len(entry[0].files))
-    lists = _halves(root.files)
-    return {part: keys | {"list": f"{part}.txt"} for part in ("train", "val")}, lists
+    if not plan:
+        _, plan["train"] = max(entries, key=lambda entry: len(entry[0].files))
+    files = [root.files for root, keys in entries if keys is plan.get("train")]
+    return _with_val(plan, files[0] if files else [])
+
+
+def _with_val(
+    plan: dict[str, Any], files: list[str]
+) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """The splits of a plan in their order; where none is for validation, by lists of names."""
+    lists = _halves(files) if "train" in plan and "val" not in plan else {}
+    if lists:
+        plan |= {part: plan["train"] | {"list": f"{part}.txt"} for part in ("train", "val")}
+    return {split: plan[split] for split in SPLITS if split in plan}, lists
 
 
 def _halves(files: list[str]) -> dict[str, list[str]]:
@@ -224,4 +239,4 @@ def _halves(files: list[str]) -> dict[str, list[str]]:
 
 
 def _list_note(lists: dict[str, list[str]]) -> list[str]:
-    return ["no names of splits: every fifth image is for validation"] if lists else []
+    return ["no split is for validation: every fifth image is, by lists"] if lists else []

@@ -264,10 +264,11 @@ def create_backbone(
         if weights is False:
             raise
         source = "by download" if file is None else f'from "{file}"'
-        reason = shorten(str(error), 600, placeholder=" ...")
+        reason = shorten(str(error), 600, placeholder=" ...").rstrip(".")
         raise ValueError(
-            f"weights of {name} could not be loaded {source}: {reason}. "
-            f"Give a local safetensors file with timm's tensor names, or no weights"
+            f"weights of {name} could not be loaded {source}: {reason}. Give a local safetensors "
+            f"file with timm's tensor names, or no weights; to train, --init street-tiny starts "
+            f"from the built-in model, --init none from fresh weights"
         ) from error
     if norm_eps is not None:
         for module in vit.modules():

@@ -10,7 +10,6 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 
 from paumer.disk import new_beside, sync
 from paumer.model.config import MODEL_TYPE, ModelConfig
-from paumer.untrusted import read_json, shorten
+from paumer.untrusted import near, read_json, shorten
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -123,6 +122,8 @@ def find_model(name: str, **hub: Unpack[HubOptions]) -> Path:
     built_in = [known.name for known in MODELS.glob("*")]
     if name in built_in:
         return MODELS / name
+    if is_model(name):
+        return Path(name).parent
     if os.path.lexists(name):
         raise ValueError(f'"{name}" is a file, not a model directory{_hint(Path(name).suffix)}')
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name[0] == ".":
@@ -151,14 +152,21 @@ def find_model(name: str, **hub: Unpack[HubOptions]) -> Path:
     return Path(paths[0]).parent
 
 
+def is_model(file: str | Path) -> bool:
+    """Whether a file is the weights of a model directory, not those of a backbone."""
+    file = Path(file)
+    with suppress(OSError, ValueError):
+        config = read_json(file.parent / CONFIG_FILE)
+        return file.is_file() and file.name == WEIGHTS_FILE and "decoder" in config
+    return False
+
+
 def _near(name: str, built_in: Sequence[str]) -> str:
     """What was meant, where something there is has a name like that."""
-    parent = Path(name).parent
+    beside: list[str] = []
     with suppress(OSError):
-        beside = [str(path) for path in parent.iterdir() if path.is_dir()]
-        if near := get_close_matches(name, [*built_in, *beside], 1):
-            return f' (did you mean "{near[0]}"?)'
-    return ""
+        beside = [str(path) for path in Path(name).parent.iterdir() if path.is_dir()]
+    return near(name, [*built_in, *beside])
 
 
 def _hint(suffix: str) -> str:

@@ -13,7 +13,7 @@ from paumer.inference.points import read_points
 from paumer.measurement import Measurement
 from paumer.model.build import build_model
 from paumer.model.config import ModelConfig
-from paumer.model.directory import find_model, load_tensors
+from paumer.model.directory import find_model, is_model, load_tensors
 from paumer.model.segmenter import PausingSegmenter
 from paumer.progress import Say
 from paumer.training.feed import mix
@@ -74,7 +74,7 @@ def initial_network(
 def starts_from_model(options: TrainOptions) -> bool:
     """Whether weights come from a trained model, not from timm, a file of a backbone or nowhere."""
     name = options.init
-    return name not in ("timm", "none") and not name.endswith(".safetensors")
+    return name not in ("timm", "none") and (not name.endswith(".safetensors") or is_model(name))
 
 
 def _from_model(
@@ -86,7 +86,7 @@ def _from_model(
     unless the options set them; another decoder starts afresh, and so do classes that the model
     does not know by name.
     """
-    if Path(options.init).is_file():
+    if Path(options.init).is_file() and not is_model(options.init):
         raise ValueError(
             f'"{options.init}" is neither a .safetensors file of a backbone nor a model directory: '
             f"checkpoints that are pickles are read by `paumer import` only"

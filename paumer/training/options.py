@@ -1,6 +1,5 @@
 """The options of a training; `paumer train` is derived from them, recipes are files of them."""
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from cyclopts import Group, Parameter
 
 from paumer.arguments import check_fields, fits, in_words
-from paumer.untrusted import quoted, shorten
+from paumer.untrusted import near, quoted, shorten
 
 Several = Parameter(consume_multiple=True, negative=())
 RUN, MODEL, DATA, PAUSING, LOSS, OPTIMISER, MACHINE = (
@@ -278,15 +277,16 @@ def _read_mapping(path: Path) -> dict[Any, Any]:
 
 def _check_names(values: dict[Any, Any], path: Path) -> None:
     """Raise for names that are not options, with the one to use instead."""
+    from paumer.yaml_file import line_of
+
     known = [item.name for item in fields(TrainOptions)]
-    unknown = sorted(str(name) for name in values if name not in known)
+    unknown = [str(name) for name in values if name not in known]
     for name in unknown:
         if name in RENAMED:
             raise ValueError(f'"{path}": {name} is now {RENAMED[name]}')
         if name in REMOVED:
             raise ValueError(f'"{path}": {name} was removed in 0.2: see docs/negative-results.md')
     if unknown:
-        near = difflib.get_close_matches(unknown[0], known, 1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        listed = shorten(", ".join(unknown), 200)
-        raise ValueError(f'"{path}" names options that are not known: {listed}{hint}')
+        line, listed = line_of(path, unknown[0]), shorten(", ".join(unknown), 200)
+        guess = near(unknown[0], known)
+        raise ValueError(f'"{path}" names options that are not known: line {line}, {listed}{guess}')

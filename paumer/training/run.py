@@ -23,7 +23,7 @@ from paumer.data.datasets import open_dataset
 from paumer.data.groups import hold_out
 from paumer.data.samples import Dataset, spread
 from paumer.disk import alone_in, new_beside, replace_file
-from paumer.drawing import contact_sheet, write_image
+from paumer.drawing import contact_sheet, legend, write_image
 from paumer.inference.points import write_points
 from paumer.inference.predictor import Predictor
 from paumer.measurement import Measurement
@@ -323,7 +323,8 @@ class RunCallback:
             return
         self._note(values)
         shown = ", ".join(f"{name[5:]} {100 * value:.2f}" for name, value in values.items())
-        self.say(f"step {self.task.step}: val mIoU {shown}")
+        data = f"{self.validation.name} {self.validation.split}"
+        self.say(f"step {self.task.step}: {data} mIoU {shown}")
         self._write_model()
         if self.best_step() == self.task.step:
             network.save_pretrained(options.out / "best")
@@ -361,7 +362,8 @@ class RunCallback:
         results = predictor.predict_batch([s.image for s in samples], mode)
         self.task.loss.train()
         rows = [(result.tinted(), result.blended()) for result in results]
-        sheet = contact_sheet(rows, columns=2, captions=[s.name for s in samples])
+        entries = legend([result.labels for result in results], results[0].classes)
+        sheet = contact_sheet(rows, 2, [s.name for s in samples], entries)
         write_image(plots / "samples.png", sheet)
 
 

@@ -111,6 +111,8 @@ def check_options(options: TrainOptions, network: PausingSegmenter) -> None:
         raise ValueError(f"a stride of {options.stride} means nothing without a window: give both")
     Inference(window=options.window, stride=options.stride)
     make_transform(options, network)
+    if min(parse_size(options.crop)) < (patch := max(network.backbone.patch)):
+        raise ValueError(f"crop is {options.crop}: give at least {patch}, the side of a patch")
     if options.learn != "all" and not starts_from_model(options):
         raise ValueError(f"--learn {options.learn} needs a trained model as --init")
     if options.learn != "all" and options.dice:

@@ -210,7 +210,7 @@ class TestAde20k:
 
 class TestNames:
     def test_unknown_names(self, tmp_path):
-        with pytest.raises(ValueError, match=r'"citiscapes:x"; did you mean "cityscapes"'):
+        with pytest.raises(ValueError, match=r'"citiscapes:x" \(did you mean "cityscapes"'):
             open_dataset("citiscapes:x")
         with pytest.raises(ValueError, match=r"nowhere\.yaml.*camvid:DIR"):
             open_dataset("nowhere.yaml")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -345,6 +346,16 @@ class TestHub:
         assert [len(dataset) for dataset in datasets] == [3, 2]
         assert open_dataset(str(saved), "val")[0].labels[0, :4].tolist() == [0, 1, 2, 255]
 
+    def test_rows_of_the_only_split_are_divided_by_lists(self, saved):
+        (saved / "dataset_dict.json").write_text('{"splits": ["train"]}')
+        _, datasets = init_data(saved)
+        assert [[data.name_of(n) for n in range(len(data))] for data in datasets] == [
+            ["000000", "000001"],
+            ["000002"],
+        ]
+        assert datasets[1].where(0)[0].parts[-2:] == ("2", "image")
+        assert [report.problems for report in check_splits(str(saved))] == [(), ()]
+
     def test_what_is_missing_is_named(self, tmp_path, monkeypatch):
         (tmp_path / "saved").mkdir()
         spec = plan(tmp_path, train={"hf": "saved"}, classes=NAMES)
@@ -448,6 +459,18 @@ class TestInit:
         assert all(report.problems == () for report in check_splits(str(tmp_path)))
         assert read_image(tmp_path / "data-sheet.png").shape[1] > 200
 
+    @pytest.mark.parametrize("tree", [masks_tree, coco_tree, yolo_tree, cityscapes_tree])
+    def test_without_a_split_for_validation_lists_make_one(self, tmp_path, tree):
+        tree(tmp_path)
+        for part in (part for part in tmp_path.rglob("*val*") if part.exists()):
+            shutil.rmtree(part) if part.is_dir() else part.unlink()
+        layout, datasets = init_data(tmp_path)
+        assert [dataset.split for dataset in datasets] == ["train", "val"]
+        names = [{data.name_of(n) for n in range(len(data))} for data in datasets]
+        assert names[0].isdisjoint(names[1])
+        assert len(names[1]) == 1
+        assert "every fifth image" in layout.assumed[-1]
+
     def test_nothing_is_overwritten(self, tmp_path, monkeypatch, capsys):
         flat_tree(tmp_path)
         text(tmp_path / "train.txt", "mine")
@@ -467,11 +490,14 @@ class TestInit:
 
     def test_a_folder_without_labels(self, tmp_path):
         photo(tmp_path / "a.png")
-        with pytest.raises(ValueError, match="cannot recognise the layout"):
+        with pytest.raises(ValueError, match="holds 1 images, and beside them no masks"):
             init_data(tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
         with pytest.raises(ValueError, match="is not a folder"):
             init_data(tmp_path / "a.png")
+        (tmp_path / "a.png").unlink()
+        with pytest.raises(ValueError, match="holds no images"):
+            init_data(tmp_path)
 
 
 DOCS = (Path(__file__).parents[2] / "docs/data.md").read_text("utf-8")

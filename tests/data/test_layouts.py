@@ -162,7 +162,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("changes", "match"),
         [
-            ({"class": ["x"]}, r'"class" is unknown; did you mean "classes"'),
+            ({"class": ["x"]}, r'"class" is unknown \(did you mean "classes"'),
             ({"classes": None}, "classes is None.*list of names"),
             ({"classes": []}, "0 classes.*1 to 255"),
             ({"classes": ["sky", False]}, "class 1 is called False.*quotes"),
@@ -186,7 +186,7 @@ class TestErrors:
             ({"train": ["images"]}, r"train is \['images'\].*must name its folders"),
             ({"train": "images/train"}, r'labels/train" \(train\.labels'),
             ({"train": {"images": "images/train"}}, "train is .*one of masks, labels and coco"),
-            ({"train": {"images": "images", "mask": "x"}}, r'mask" is unknown; did you mean'),
+            ({"train": {"images": "images", "mask": "x"}}, r'mask" is unknown \(did you mean'),
             ({"train": {"images": "x", "masks": "x", "coco": "x"}}, "train is .*one of masks"),
             ({"train": {"masks": "x"}}, "train has masks, and images are missing"),
             ({"train": {"hf": "x", "images": "x"}}, r"train\.images does not go with train\.hf"),

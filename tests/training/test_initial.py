@@ -95,6 +95,8 @@ def test_weights_come_from_wherever_a_model_can_be_named(tiny, whole):
         initial_network(replace(tiny, init=str(path)), data) for path in (whole, whole / "model")
     )
     assert torch.equal(of_run.aux_head.weight, of_model.aux_head.weight)
+    of_file = initial_network(replace(tiny, init=str(whole / "model/model.safetensors")), data)
+    assert torch.equal(of_file.aux_head.weight, of_model.aux_head.weight)
     builtin = initial_network(replace(tiny, init="street-tiny"), open_dataset("scenes:1"))
     assert torch.equal(builtin.aux_head.weight, load("street-tiny").network.aux_head.weight)
     assert builtin.config.trained_side is None

@@ -196,7 +196,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_not_started_over(tiny, tmp_p
         ("steps: " + "[" * 5000, r'args\.yaml" is not valid YAML: line 2, .*more than 50 levels'),
         ("steps: &a [*a]", r'args\.yaml" is not valid YAML: line 2, the alias'),
         ("steps: \x00", r'args\.yaml" is not valid YAML: line 2, special characters'),
-        ("stepps: 4", r"not known: stepps \(did you mean steps\?\)"),
+        ("stepps: 4", r'not known: line 2, stepps \(did you mean "steps"\?\)'),
         ("steps: [4", r'args\.yaml" is not valid YAML: line 3, '),
         ("- steps", r'args\.yaml" is not valid YAML: line 2, '),
         ("save_every: 0", "save_every is 0"),

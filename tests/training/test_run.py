@@ -370,7 +370,7 @@ def test_how_far_a_run_is_can_be_shown(tiny, tmp_path):
         assert {"loss", "aux_loss", "images_per_second", "seconds_left"} <= values.keys()
         assert values["images_per_second"] > 0
     assert shown[-1][2]["seconds_left"] == 0
-    assert said[-1].startswith("step 3: val mIoU none ")
+    assert "val mIoU none " in said[-1]
     assert ", 2:0.5 exit by=neighbours " in said[-1]
 
 
@@ -378,6 +378,7 @@ def test_how_far_a_run_is_can_be_shown(tiny, tmp_path):
     ("change", "message"),
     [
         ({"steps": 0}, "steps is 0"),
+        ({"crop": "15"}, "crop is 15: give at least 16"),
         ({"ranges": "3"}, "cannot read"),
         ({"ranges": "3-6:0.2-0.8"}, "reach block 6"),
         ({"draw": ("rest",)}, 'draw is "rest": choose from pause, merge, both, none'),
