@@ -5,7 +5,8 @@ SHELL := bash
 
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+# Compiled files are kept, whatever the environment says: each worker needs all of them.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 SHOW := awk '/^ *(Collecting|Downloading|Using cached|Installing|Building|Preparing)/ {printf "\r\033[K%.78s", $$0; fflush()} /^ *(ERROR|error)/ {print} END {printf "\r\033[K"}'
 
 help: ## list the targets
@@ -30,7 +31,7 @@ demo: setup ## the built-in model at several speeds on held-out scenes: open out
 evidence: setup ## train and measure what docs/results.md reports: hours (DATA=camvid:DIR INIT=weights)
 	@$(BIN)/python experiments/evidence.py --data $(DATA) $(if $(INIT),--init $(INIT))
 
-test: setup ## run the tests that take no more than three minutes together
+test: setup ## run the tests that take no more than two minutes together
 	@$(PYTEST) -m "not slow"
 
 slow: setup ## run the other tests: exports, examples, killed processes, the page, nginx

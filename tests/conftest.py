@@ -1,6 +1,7 @@
 """What every test stands on: no network, one thread, checked shapes, small lively models."""
 
 import functools
+import gc
 import importlib
 import os
 import runpy
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +20,7 @@ import jaxtyping
 import pytest
 import torch
 from jaxtyping import install_import_hook
+from jaxtyping._import_hook import _JaxtypingLoader
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 torch.set_num_threads(1)
@@ -25,6 +28,9 @@ PACKAGE = Path(__file__).parent.parent / "paumer"
 SHAPED = [path for path in PACKAGE.rglob("*.py") if "from jaxtyping import" in path.read_text()]
 """The modules that write shapes into their signatures. Checking costs time: mypy reads the rest."""
 
+# jaxtyping's loader has all that is imported meanwhile (torchvision, timm) compiled anew as well.
+_JaxtypingLoader.exec_module = SourceFileLoader.exec_module
+_JaxtypingLoader.get_code = lambda self, _: self.source_to_code(self.get_data(self.path), self.path)
 # Methods are checked one by one, where "Self" has no meaning yet: anything passes for it.
 install_import_hook(
     [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in SHAPED],
@@ -33,15 +39,18 @@ install_import_hook(
 )
 
 
-def check_few_of_each(jaxtyped):
-    """A decorator that checks the first functions that are made of one inside another.
+def check_shapes(jaxtyped):
+    """A decorator that checks what writes shapes; of functions made by others, the first ones.
 
-    Making them ready to be checked takes milliseconds, and some are made in every forward pass.
+    Checking takes a tenth of a millisecond, and making a function ready for it several: some are
+    made in every forward pass.
     """
     made = Counter()
 
     def decorate(typechecker):
         def decorated(item):
+            if "jaxtyping" not in str(getattr(item, "__annotations__", "")):
+                return item
             if "<locals>" in item.__qualname__:
                 made[item.__code__] += 1
                 if made[item.__code__] > 10:
@@ -53,7 +62,7 @@ def check_few_of_each(jaxtyped):
     return decorate
 
 
-jaxtyping.jaxtyped = check_few_of_each(jaxtyping.jaxtyped)
+jaxtyping.jaxtyped = check_shapes(jaxtyping.jaxtyped)
 hypothesis.settings.register_profile(
     "paumer",
     deadline=None,
@@ -62,6 +71,15 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("paumer")
+
+
+def pytest_collection_finish():
+    """What was imported stays: looking through it for garbage takes half a second each time."""
+    gc.freeze()
+
+
+def pytest_unconfigure():
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

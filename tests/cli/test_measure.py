@@ -132,14 +132,15 @@ def test_processes_of_torchrun_count_as_one(model, data, tmp_path, two_processes
 def test_sweep_resumes_and_reports_speed(model, data, tmp_path, capsys):
     out = tmp_path / "sweep"
     command = ("sweep", "--model", model, "--data", data, "--grid", "2:0.5", "one", "--out", out)
-    run(*command, "--threads", 1)
+    command += ("--threads", 1, "--limit", 2)
+    run(*command)
     assert "the Pareto front of" in capsys.readouterr().out
     rows = read_lines(out / "sweep.jsonl")
     assert rows[0]["mode"] == "none"
     assert len(rows) == 1 + 1 + 5 * 20
     assert all(row["predicted"] and row["speed_up"] > 0 for row in rows)
     before = (out / "sweep.csv").read_text()
-    run(*command, "--threads", 1)
+    run(*command)
     assert (out / "sweep.csv").read_text() == before
     with pytest.raises(ValueError, match="another sweep"):
         run("sweep", "--model", model, "--data", data, "--grid", "3:0.5", "--out", out)

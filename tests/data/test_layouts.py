@@ -6,7 +6,7 @@ from PIL import Image
 from paumer.classes import distinct_colours
 from paumer.data.datasets import available_splits, list_dataset, open_dataset
 
-LONG = "x" * 10**5
+LONG = "x" * 10**4
 RGB = {"rgb_masks": True, "classes": {"a": [1, 1, 1]}}
 
 

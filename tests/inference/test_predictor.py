@@ -377,6 +377,7 @@ def test_a_missing_image_is_named(predictor):
         predictor.predict("nothing.png")
 
 
+@pytest.mark.slow
 def test_a_large_image_with_many_classes_needs_little_memory():
     predictor = Predictor(build_model("test_vit", "linear", 150, image_size=64))
     image = picture(1024, 2048)

@@ -47,7 +47,10 @@ def check_parity(model, size):
     assert got.stages == ()
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * ("small" in name)) for name in FAMILIES],
+)
 def test_with_nothing_paused_it_is_timm_to_the_last_bit(lively, name):
     model = lively(build_model(name, "mask", classes=4))
     height, width = model.backbone.patch

@@ -31,10 +31,15 @@ from paumer.model.segmenter import PausingSegmenter
         {"image_size": (64, 96), "drop_path": 0.2},
         {"context": True},
         {"backbone": "deit_tiny_distilled_patch16_224", "classes": 4},
-        {"backbone": "vit_small_patch14_reg4_dinov2", "decoder": "linear"},
         {"backbone": "eva02_tiny_patch14_224"},
-        {"backbone": "vit_small_patch16_dinov3", "decoder": "linear"},
-        {"backbone": "vit_small_patch16_rope_224", "decoder": "linear"},
+        *(
+            pytest.param({"backbone": name, "decoder": "linear"}, marks=pytest.mark.slow)
+            for name in (
+                "vit_small_patch14_reg4_dinov2",
+                "vit_small_patch16_dinov3",
+                "vit_small_patch16_rope_224",
+            )
+        ),
     ],
 )
 def test_what_was_saved_comes_back_to_the_last_bit(make, same, tmp_path, changes):

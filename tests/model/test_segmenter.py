@@ -135,7 +135,7 @@ def test_a_named_criterion_is_that_of_the_images_grid(small_model, size, text):
     [
         ("vit_tiny_patch16_384", "3:0.4,5:0.4,7:0.4"),
         ("deit_tiny_distilled_patch16_224", "3:0.3,5:0.3"),
-        ("vit_small_patch14_reg4_dinov2", "3:0.2,5:0.2"),
+        pytest.param("vit_small_patch14_reg4_dinov2", "3:0.2,5:0.2", marks=pytest.mark.slow),
         ("eva02_tiny_patch14_224", "3:0.4,9:0.5"),
     ],
 )
@@ -241,7 +241,12 @@ def test_every_parameter_of_every_decoder_gets_a_gradient(small_model, decoder, 
 
 
 @pytest.mark.parametrize(
-    "name", ["deit3_small_patch16_224", "vit_small_patch16_dinov3", "eva02_tiny_patch14_224"]
+    "name",
+    [
+        pytest.param("deit3_small_patch16_224", marks=pytest.mark.slow),
+        pytest.param("vit_small_patch16_dinov3", marks=pytest.mark.slow),
+        "eva02_tiny_patch14_224",
+    ],
 )
 def test_every_parameter_of_the_real_families_gets_a_gradient(lively, name):
     _check_gradients(lively(build_model(name, "linear", classes=4)), "3:0.4,5:0.4")
@@ -413,7 +418,13 @@ def test_macs_are_what_a_counter_counts(small_model, kind, decoder, options, tex
     assert 2 * model.macs((40, 56), text) == counter.get_total_flops()
 
 
-@pytest.mark.parametrize("name", ["vit_pwee_patch16_reg1_gap_256", "vit_small_patch16_18x2_224"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vit_pwee_patch16_reg1_gap_256",
+        pytest.param("vit_small_patch16_18x2_224", marks=pytest.mark.slow),
+    ],
+)
 def test_macs_of_unusual_blocks_are_what_a_counter_counts(name):
     with torch.device("meta"):
         model = build_model(name, "linear").eval()

@@ -81,13 +81,25 @@ class Running:
         self.thread.join()
 
 
+@pytest.fixture(scope="session")
+def usual(predictor):
+    """A service behind HTTP as it usually is, of all tests that do not mind each other."""
+    running = Running(Service(predictor, "small", target=60.0), Limits())
+    yield running
+    running.stop()
+
+
 @pytest.fixture
 def serving(predictor):
-    """A function that starts a service behind HTTP; ``delay`` seconds are added to each batch."""
+    """A function that starts a service behind HTTP; ``delay`` seconds are added to each batch.
+
+    Its target is a minute: the usual one is some milliseconds for so small a network, and a busy
+    machine would miss it.
+    """
     started = []
 
-    def give(delay=0.0, limits=None, model=predictor, **options):
-        service = Service(model, "small", **options)
+    def give(delay=0.0, limits=None, model=predictor, target=60.0, **options):
+        service = Service(model, "small", target, **options)
         running = Running(service, limits or Limits())
         started.append(running)
         if delay:

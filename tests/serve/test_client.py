@@ -17,8 +17,8 @@ def image():
     return small.repeat(8, 0).repeat(8, 1)
 
 
-def test_a_result_is_that_of_a_predictor_here(serving, predictor, image, tmp_path):
-    client = Client(serving().url + "/")
+def test_a_result_is_that_of_a_predictor_here(usual, predictor, image, tmp_path):
+    client = Client(usual.url + "/")
     Image.fromarray(image).save(tmp_path / "street.png")
     for mode in ("2:0.5", Mode.parse("2:0.6 exit"), "quick"):
         expected = predictor.predict(image, mode)
@@ -32,15 +32,15 @@ def test_a_result_is_that_of_a_predictor_here(serving, predictor, image, tmp_pat
     assert found.overlay().size == expected.overlay().size
 
 
-def test_the_governor_chooses_down_to_a_floor(serving, image):
-    client = Client(serving().url)
+def test_the_governor_chooses_down_to_a_floor(usual, image):
+    client = Client(usual.url)
     assert client.predict(image).mode == Mode()
     assert client.predict(image, floor="whole").mode == Mode()
     assert [point["name"] for point in client.model()["points"]] == ["whole", "middle", "quick"]
 
 
-def test_what_the_service_refuses_is_said(serving, image):
-    client = Client(serving().url)
+def test_what_the_service_refuses_is_said(usual, image):
+    client = Client(usual.url)
     with pytest.raises(ServiceError, match='mode "slow" is not one such as') as caught:
         client.predict(image, "slow")
     assert caught.value.status == 400

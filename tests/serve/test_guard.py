@@ -84,15 +84,15 @@ def test_any_name_does_not_mean_any_page(ask):
     assert ask(("*",), host="a.example", origin="http://a.example").status_code == 200
 
 
-def test_health_is_told_to_anybody(serving):
-    running = serving()
+def test_health_is_told_to_anybody(usual):
+    running = usual
     for path in ("/healthz", "/readyz"):
         answer = running.client.get(path, headers={"host": "10.0.0.7", "origin": "http://x"})
         assert answer.status_code == 200
 
 
-def test_a_refused_page_runs_nothing(serving, png):
-    running = serving()
+def test_a_refused_page_runs_nothing(usual, png):
+    running = usual
     before = running.service.watch.accepted
     form = {"image": ("a.png", png(), "image/png")}
     answer = running.client.post("/v1/segment", files=form, headers={"origin": "http://x"})

@@ -35,8 +35,8 @@ def until(condition, seconds=10.0):
         time.sleep(0.01)
 
 
-def test_an_image_as_body_or_form(serving, predictor, png):
-    running = serving()
+def test_an_image_as_body_or_form(usual, predictor, png):
+    running = usual
     alone = predictor.predict(np.array(Image.open(io.BytesIO(png()))), "2:0.4").labels
     response = running.segment(png(), mode="2:0.4")
     assert np.array_equal(mask_of(response), alone)
@@ -52,8 +52,8 @@ def test_an_image_as_body_or_form(serving, predictor, png):
     assert response.headers["x-paumer-point"] == "whole"
 
 
-def test_every_output(serving, png):
-    running = serving()
+def test_every_output(usual, png):
+    running = usual
     labels = mask_of(running.segment(png(), mode="2:0.4"))
     assert mask_of(running.segment(png(), output="overlay")).shape == (64, 64, 3)
     runs = running.segment(png(), mode="2:0.4", output="rle").json()
@@ -90,8 +90,8 @@ def test_a_mode_with_every_word(serving, predictor, png):
     assert 'paumer_answered_total{point="other"} 2.0' in running.client.get("/metrics").text
 
 
-def test_a_mode_that_merges_and_lets_all_leave(serving, predictor, png):
-    running, text = serving(), "1-2:~0.2,4:1 exit"
+def test_a_mode_that_merges_and_lets_all_leave(usual, predictor, png):
+    running, text = usual, "1-2:~0.2,4:1 exit"
     image = np.array(Image.open(io.BytesIO(png())))
     alone = predictor.predict(image, text)
     response = running.segment(png(), mode=text)
@@ -233,11 +233,11 @@ def test_bodies_without_a_length_end_at_the_limit_and_are_freed_at_once(serving)
     assert 'reason="large"} 2.0' in running.client.get("/metrics").text
 
 
-@pytest.mark.parametrize("count", [16])
+@pytest.mark.parametrize("count", [8])
 def test_many_clients_with_mixed_modes_get_what_they_would_get_alone(
     serving, predictor, png, count
 ):
-    running = serving(batch=4, target=60.0)
+    running = serving(batch=4)
     modes = ["none", "2:0.4", "2:0.6 by=neighbours", "3:0.2,4:0.5 size=48", "auto", "quick"]
     sizes = [(64, 64), (48, 64)]
     requests = [(n, modes[n % 6], sizes[n // 6 % 2]) for n in range(6 * count)]
@@ -275,20 +275,20 @@ def test_over_capacity_is_refused_at_once_and_under_it_is_not(serving, png):
 
     for _ in range(5):
         running.segment(png())  # Learns how slow it is.
-    begin = time.monotonic()
     responses = asyncio.run(flood())
     assert {r.status_code for r in responses} == {200, 429}
     refused = [r for r in responses if r.status_code == 429]
+    answered = [r for r in responses if r.status_code == 200]
     assert len(refused) > 20
+    assert sorted(r.elapsed for r in refused)[20] < max(r.elapsed for r in answered)
     assert all(int(r.headers["retry-after"]) >= 1 for r in refused)
     assert "at capacity" in refused[0].json()["error"]
-    assert time.monotonic() - begin < 2
     assert running.segment(png()).status_code == 200
     assert running.client.get("/v1/status").json()["refused"] == len(refused)
 
 
 def test_clients_that_hang_up_leave_the_queue(serving, png):
-    running = serving(delay=0.3, target=60.0)
+    running = serving(delay=0.3)
     batcher, watch = running.service.batcher, running.service.watch
     length = f"Content-Length: {len(png())}"
     head = f"POST /v1/segment HTTP/1.1\r\nHost: localhost\r\n{length}\r\n\r\n".encode()
@@ -305,24 +305,23 @@ def test_clients_that_hang_up_leave_the_queue(serving, png):
 
 
 def test_slow_clients_are_dropped_and_hold_nobody_up(serving, png):
-    running = serving(limits=Limits(seconds=0.5))
+    running = serving(limits=Limits(seconds=1))
     sockets = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(10)]
     for each in sockets:
         each.sendall(
             b"POST /v1/segment HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nabc"
         )
     until(lambda: running.service.watch.in_flight == 10)
-    begin = time.monotonic()
     assert running.segment(png()).status_code == 200
-    assert time.monotonic() - begin < 0.4
+    assert running.service.watch.in_flight == 10  # All of them are still there.
     assert b"408" in sockets[0].recv(1000)
     until(lambda: running.service.watch.in_flight == 0)
     for each in sockets:
         each.close()
 
 
-def test_a_head_that_does_not_end_is_cut_off(serving, png):
-    running = serving()
+def test_a_head_that_does_not_end_is_cut_off(usual, png):
+    running = usual
     with socket.create_connection(("127.0.0.1", running.port)) as endless:
         endless.settimeout(10)
         endless.sendall(b"POST /v1/segment HTTP/1.1\r\n")
@@ -351,8 +350,8 @@ def test_bodies_of_all_clients_together_are_bounded(serving, png):
     assert running.segment(png()).status_code == 200
 
 
-def test_a_failure_inside_is_reported_and_does_not_last(serving, png, caplog):
-    running = serving()
+def test_a_failure_inside_is_reported_and_does_not_last(usual, png, caplog):
+    running = usual
     runs = running.service.batcher.runs
 
     def fail(*_):
@@ -367,7 +366,7 @@ def test_a_failure_inside_is_reported_and_does_not_last(serving, png, caplog):
 
 
 def test_the_service_describes_itself(serving, png):
-    running = serving(target=30.0)
+    running = serving()
     get = running.client.get
     assert get("/healthz").json() == {"status": "alive"}
     assert running.client.head("/healthz").status_code == 200
@@ -390,8 +389,8 @@ def test_the_service_describes_itself(serving, png):
     assert "another replica" in running.segment(png()).json()["error"]
 
 
-def test_nothing_is_loaded_from_outside(serving):
-    running = serving()
+def test_nothing_is_loaded_from_outside(usual):
+    running = usual
     for path in ("/", "/docs", "/openapi.json", "/v1/model"):
         response = running.client.get(path)
         assert response.status_code == 200

@@ -72,8 +72,8 @@ _HEAD = b"POST /v1/segment HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chu
         (_HEAD.replace(b"localhost", b"else"), b"nonsense\r\n"),  # Answered before it ends.
     ],
 )
-def test_a_body_that_breaks_the_rules_ends_its_connection_alone(serving, png, caplog, head, body):
-    running, log = serving(), logging.getLogger("uvicorn.error")
+def test_a_body_that_breaks_the_rules_ends_its_connection_alone(usual, png, caplog, head, body):
+    running, log = usual, logging.getLogger("uvicorn.error")
     log.addHandler(caplog.handler)
     try:
         with socket.create_connection(("127.0.0.1", running.port), timeout=10) as line:

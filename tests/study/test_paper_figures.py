@@ -72,6 +72,7 @@ DRAWINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_each_figure_is_drawn_as_image_and_as_vectors(name, tmp_path):
     DRAWINGS[name](tmp_path / name)

@@ -80,6 +80,7 @@ def plain_machine(plain_table, monkeypatch):
         found = [predict_speed(tables, mode) for mode in dict.fromkeys([Mode(), *modes])]
         return [replace(item, predicted=False) for item in found]
 
+    monkeypatch.setattr(tuning, "spaced", lambda _: [0.3, 0.6])  # Ratios: a short search.
     monkeypatch.setattr(tuning, "cost_tables", cost_tables)
     monkeypatch.setattr(tuning, "time_modes", time_modes)
 

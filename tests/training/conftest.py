@@ -29,6 +29,23 @@ TINY = TrainOptions(
 )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_curves():
+    """Curves of training are drawn once: matplotlib takes longer than the training."""
+    drawn = []
+
+    def draw(columns, path, real=run.draw_training):
+        if not drawn:
+            real(columns, path)
+            drawn.append(path.read_bytes())
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(drawn[0])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "draw_training", draw)
+        yield
+
+
 @pytest.fixture(scope="session")
 def folder():
     """A function that writes a small data set of one's own; ``bad`` breaks one training image.
