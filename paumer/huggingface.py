@@ -162,7 +162,7 @@ class PaumerImageProcessor(BaseImageProcessor):  # type: ignore[misc]
 
     @classmethod
     def get_image_processor_dict(
-        cls, pretrained_model_name_or_path: str | Path, **kwargs: Any
+        cls, pretrained_model_name_or_path: str | Path, **kwargs: object
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """The model's own configuration: nothing is kept twice."""
         kwargs["image_processor_filename"] = CONFIG_FILE

@@ -81,7 +81,7 @@ def compare(
     return worst
 
 
-def write_verified(
+def write_verified(  # Nine parameters: what is written, what it is held against, and by whom.
     predictor: Predictor,
     out: Path,
     info: ExportInfo,

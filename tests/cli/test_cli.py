@@ -44,14 +44,8 @@ def test_help_answers_without_heavy_imports(arguments):
         (["import", "nothing.pth", "--out", "somewhere"], 'no checkpoint at "nothing.pth"'),
     ],
 )
-def test_a_mistake_ends_with_one_clear_line(arguments, message, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["paumer", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    complaint = capsys.readouterr().err
-    assert stop.value.code == 2
-    assert message in complaint
-    assert len(complaint.strip().splitlines()) == 1
+def test_a_mistake_ends_with_one_clear_line(arguments, message, complaint):
+    assert message in complaint(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -345,13 +339,9 @@ def test_every_recipe_is_understood(tmp_path, monkeypatch):
         app["train"].config = ()
 
 
-def test_export_overwrites_neither_a_file_nor_the_script_beside_it(tmp_path, monkeypatch, capsys):
+def test_export_overwrites_neither_a_file_nor_the_script_beside_it(tmp_path, complaint):
     (tmp_path / "mine.py").write_text("precious = 1")
     for out, reason in (("mine.onnx", "mine.py"), ("other.py", "is to be a .onnx file")):
-        monkeypatch.setattr(sys, "argv", ["paumer", "export", "--out", str(tmp_path / out)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        assert end.value.code == 2
-        assert reason in capsys.readouterr().err
+        assert reason in complaint("export", "--out", tmp_path / out)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]
     assert (tmp_path / "mine.py").read_text() == "precious = 1"

@@ -226,16 +226,9 @@ def test_tune_says_how_near_it_gets(model, data, monkeypatch, capsys):
         (("tune", "--speed-up", "2", "--max-drop", "1"), "exactly one budget"),
     ],
 )
-def test_mistakes_end_with_one_clear_line(model, data, arguments, message, monkeypatch, capsys):
+def test_mistakes_end_with_one_clear_line(model, data, arguments, message, complaint):
     verb, *rest = arguments
-    command = ["paumer", verb, "--model", model, "--data", data, *rest]
-    monkeypatch.setattr(sys, "argv", command)
-    with pytest.raises(SystemExit) as stop:
-        main()
-    complaint = capsys.readouterr().err
-    assert stop.value.code == 2
-    assert message in complaint
-    assert len(complaint.strip().splitlines()) == 1
+    assert message in complaint(verb, "--model", model, "--data", data, *rest)
 
 
 def test_operating_points_are_known_by_name_everywhere(model, data, tmp_path):

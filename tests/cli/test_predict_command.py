@@ -1,5 +1,4 @@
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -7,7 +6,7 @@ import torch
 from PIL import Image
 
 from paumer import Measurement, Mode, build_model
-from paumer.cli.main import app, main
+from paumer.cli.main import app
 from paumer.inference.points import write_points
 
 
@@ -112,26 +111,16 @@ def test_a_video_becomes_a_video(model, tmp_path, capsys):
         (("STREETS", "--mode", "paper"), 'cannot read "paper"'),
     ],
 )
-def test_mistakes(model, streets, tmp_path, monkeypatch, capsys, arguments, message):
-    words = [str(streets) if word == "STREETS" else word for word in arguments]
-    command = ["paumer", "predict", *words, "--model", str(model), "--out", str(tmp_path / "o")]
-    monkeypatch.setattr(sys, "argv", command)
-    with pytest.raises(SystemExit) as stop:
-        main()
-    complaint = capsys.readouterr().err
-    assert stop.value.code == 2
-    assert message in complaint
+def test_mistakes(model, streets, tmp_path, complaint, arguments, message):
+    words = [streets if word == "STREETS" else word for word in arguments]
+    assert message in complaint("predict", *words, "--model", model, "--out", tmp_path / "o")
     assert not (tmp_path / "o").exists()
 
 
-def test_a_file_is_not_a_folder_to_write_to(model, streets, tmp_path, monkeypatch, capsys):
+def test_a_file_is_not_a_folder_to_write_to(model, streets, tmp_path, complaint):
     (tmp_path / "taken").write_text("mine")
-    words = [str(streets), "--model", str(model), "--out", str(tmp_path / "taken")]
-    monkeypatch.setattr(sys, "argv", ["paumer", "predict", *words])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 2
-    assert "a file is where a folder should be" in capsys.readouterr().err
+    said = complaint("predict", streets, "--model", model, "--out", tmp_path / "taken")
+    assert "a file is where a folder should be" in said
     assert (tmp_path / "taken").read_text() == "mine"
 
 
