@@ -17,10 +17,12 @@ from types import SimpleNamespace
 import beartype.typing  # noqa: F401 (named in the hook below)
 import hypothesis
 import jaxtyping
+import numpy as np
 import pytest
 import torch
 from jaxtyping import install_import_hook
 from jaxtyping._import_hook import _JaxtypingLoader
+from PIL import Image
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 torch.set_num_threads(1)
@@ -266,6 +268,25 @@ def plain_table():
         return CostTable(patches=patches, prefix=prefix, depth=depth, **{**values, **other})
 
     return make
+
+
+@pytest.fixture(scope="session")
+def write_data():
+    """A function that writes a small data set of the classes a, b and c: its data.yaml."""
+
+    def write(path, size, count, splits):
+        rng = np.random.default_rng(0)
+        for kind in ("images", "masks"):
+            (path / kind).mkdir()
+        for number in range(count):
+            image = rng.integers(0, 255, (*size, 3), np.uint8)
+            Image.fromarray(image).save(path / "images" / f"{number}.png")
+            Image.fromarray(image[..., 0] % 3).save(path / "masks" / f"{number}.png")
+        text = "".join(f"{split}: {{images: images, masks: masks}}\n" for split in splits)
+        (path / "data.yaml").write_text(f"{text}classes: [a, b, c]\n")
+        return str(path / "data.yaml")
+
+    return write
 
 
 @pytest.fixture

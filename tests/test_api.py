@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import paumer
 from paumer import Mode, build_model
@@ -33,18 +32,8 @@ def model(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """A small data set of one's own."""
-    path, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-    for kind in ("images", "masks"):
-        (path / kind).mkdir()
-    for number in range(4):
-        pixels = rng.integers(0, 255, (48, 64, 3), np.uint8)
-        Image.fromarray(pixels).save(path / "images" / f"{number}.png")
-        Image.fromarray(pixels[..., 0] % 3).save(path / "masks" / f"{number}.png")
-    folders = "{images: images, masks: masks}"
-    (path / "data.yaml").write_text(f"train: {folders}\nval: {folders}\nclasses: [a, b, c]\n")
-    return str(path / "data.yaml")
+def data(tmp_path_factory, write_data):
+    return write_data(tmp_path_factory.mktemp("data"), (48, 64), 4, ("train", "val"))
 
 
 def test_evaluate(model, tmp_path, data):

@@ -5,7 +5,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from paumer import PAPER_CONFIGS, Measurement, Mode, build_model, load
 from paumer.cli.main import app, main
@@ -13,19 +12,8 @@ from paumer.inference.points import write_points
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """A small data set of one's own."""
-    path = tmp_path_factory.mktemp("data")
-    rng = np.random.default_rng(0)
-    for kind in ("images", "masks"):
-        (path / kind).mkdir()
-    for number in range(5):
-        image = rng.integers(0, 255, (32, 48, 3), np.uint8)
-        Image.fromarray(image).save(path / "images" / f"{number}.png")
-        Image.fromarray(image[..., 0] % 3).save(path / "masks" / f"{number}.png")
-    text = "val: {images: images, masks: masks}\nclasses: [a, b, c]\n"
-    (path / "data.yaml").write_text(text)
-    return str(path / "data.yaml")
+def data(tmp_path_factory, write_data):
+    return write_data(tmp_path_factory.mktemp("data"), (32, 48), 5, ("val",))
 
 
 @pytest.fixture
