@@ -58,7 +58,7 @@ P = ParamSpec("P")
 
 
 @checked
-def evaluate(
+def evaluate(  # The options of the command, by their names.
     model: ModelLike,
     data: DataLike = "scenes",
     mode: Modes = "none",
@@ -92,7 +92,7 @@ def evaluate(
 
 
 @checked
-def sweep(
+def sweep(  # The options of the command, by their names.
     model: ModelLike,
     out: str | Path,
     data: DataLike = "scenes",
@@ -142,7 +142,7 @@ def sweep(
 
 
 @checked
-def tune(
+def tune(  # The options of the command, by their names.
     model: ModelLike,
     data: DataLike = "scenes",
     mode: str = "auto",
@@ -200,7 +200,7 @@ def tune(
 
 
 @checked
-def bench(
+def bench(  # The options of the command, by their names.
     model: ModelLike | PausingSegmenter,
     mode: Modes = "paper",
     *,
@@ -277,7 +277,7 @@ class Exported:
 
 
 @checked
-def export(
+def export(  # The options of the command, by their names.
     model: ModelLike,
     out: str | Path,
     mode: ModeLike = "none",
