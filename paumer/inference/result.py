@@ -172,12 +172,16 @@ class Segmentation:
         """The labels in the colours of their classes."""
         return paint(self.labels, self.classes)
 
-    def entropy_map(self) -> Pixels:
-        """The image's entropy: dark where the network is sure, bright where it is not."""
+    def entropy_map(self, full_size: bool = True) -> Pixels:
+        """The image's entropy: dark where the network is sure, bright where it is not.
+
+        At the size of the image, or one pixel for each cell of the coarse grid.
+        """
         top = math.log(max(2, len(self.classes.names)))
         grid = Image.fromarray((255 * np.clip(self.entropy / top, 0, 1)).astype(np.uint8))
-        large = np.asarray(grid.resize(self.labels.shape[::-1], Image.Resampling.BILINEAR))
-        return _GLOW.take(large, 0)
+        if full_size:
+            grid = grid.resize(self.labels.shape[::-1], Image.Resampling.BILINEAR)
+        return _GLOW.take(np.asarray(grid), 0)
 
     def save(
         self, directory: str | Path, stem: str, kinds: Sequence[str] = ("mask", "overlay", "paused")

@@ -2,15 +2,18 @@
 
 import json
 from base64 import b64encode
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
 from safetensors.numpy import load, save
 
 from paumer.classes import ClassSet, Pixels
 from paumer.drawing import encode as encode_image
 from paumer.drawing import mask_image
-from paumer.inference.result import Segmentation
+from paumer.inference.result import Segmentation, block_colours
 from paumer.mode import Mode
 
 PNG, JSON, BYTES = "image/png", "application/json", "application/octet-stream"
@@ -83,22 +86,31 @@ def run_lengths(result: Segmentation) -> dict[str, object]:
 def everything(result: Segmentation) -> dict[str, object]:
     """Size, ratio of each class, of patches paused after each block (0: never) and merged, images.
 
-    Overlay, labels, pauses and entropy are data URLs.
+    They are data URLs: the mask, pauses and mergings with a pixel for each patch, which covers
+    ``patch`` pixels down and across, and the entropy on its coarse grid.
     """
     height, width = result.labels.shape
     paused, blocks = result.paused_after, (0, *result.mode.pause.blocks)
-    drawn = {
-        "overlay": result.blended(),
-        "labels": result.painted(),
-        "paused": result.tinted(),
-        "entropy": result.entropy_map(),
+    drawn: dict[str, Pixels | Image.Image] = {
+        "labels": mask_image(result.labels, result.classes),
+        "paused": _tints(paused, result.mode.pause.blocks),
+        "merged": _tints(result.merged_after, [block for block, _ in result.mode.merge.stages]),
+        "entropy": result.entropy_map(full_size=False),
     }
     start = f"data:{PNG};base64,"
     return {
         "width": width,
         "height": height,
+        "patch": result.patch,
         "shares": {name: share for name, share in result.class_ratios().items() if share},
         "blocks": {str(block): float((paused == block).mean()) for block in blocks},
         "merged": float((result.merged_after > 0).mean()),
         "images": {name: start + b64encode(png(image)).decode() for name, image in drawn.items()},
     }
+
+
+def _tints(after: UInt8[np.ndarray, "h w"], blocks: Sequence[int]) -> Image.Image:
+    """A pixel for each patch, in the colour of its block, clear where it has none."""
+    clear, *colours = ((*colour, 153) for colour in block_colours(len(blocks) + 1))
+    palette = np.array([(*clear[:3], 0), *colours], np.uint8)
+    return Image.fromarray(palette[np.searchsorted((0, *blocks), after)])

@@ -16,7 +16,7 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
-    "content-security-policy": "default-src 'self'; img-src 'self' data: blob:; "
+    "content-security-policy": "default-src 'self'; img-src 'self' data: blob:; media-src blob:; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
 }
 

@@ -11,29 +11,33 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Query, Request, Response
+from fastapi import Path as PathParameter
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse
+from starlette.responses import FileResponse, JSONResponse
 
 from paumer import __version__
 from paumer.data.images import TooLargeError, UnknownKindError
 from paumer.data.isolated import DecodingLimitError, DecodingLimits
+from paumer.inference.result import Segmentation
 from paumer.scenes.scene import scene, scene_seeds
 from paumer.serve import answers
 from paumer.serve.batcher import BusyError, Done
 from paumer.serve.guard import LOOPBACK, Guard
 from paumer.serve.lanes import CrowdedError, Lanes
-from paumer.serve.openapi import SEGMENT, listing
+from paumer.serve.openapi import SEGMENT
 from paumer.serve.service import Service
 
 PAGE = Path(__file__).parent / "page"
 SCENES = 6
+_WIDTHS = (216, 960)
+"""Of a scene as a thumbnail, sharp on any screen, and as an image."""
 
 _CLOSE = {"connection": "close"}
 _REFUSALS: dict[type[Exception], tuple[int, str]] = {
@@ -105,8 +109,8 @@ def create_app(service: Service, limits: Limits) -> FastAPI:
         app.get(path, response_model=None)(endpoint)
     for path in ("/healthz", "/readyz"):  # Some balancers want the head alone.
         app.head(path, include_in_schema=False)(gets[path])
-    app.add_route("/docs", lambda _: HTMLResponse(listing(app.openapi())), include_in_schema=False)
-    files = {"/": PAGE / "index.html", **{f"/{file.name}": file for file in PAGE.iterdir()}}
+    files = {"/": PAGE / "index.html", "/docs": PAGE / "docs.html"}
+    files |= {f"/{file.name}": file for file in PAGE.iterdir()}
     for path, file in files.items():
         app.add_route(path, partial(_send_file, file), include_in_schema=False)
     return app
@@ -187,9 +191,11 @@ class Endpoints:
         parameters = self.service.read(values)
         image = await self.lanes.read(image_file, partial(_check_there, request))
         self.service.check_pixels(image, parameters, self.limits.pixels)
+        decode = perf_counter() - begin
         done = await _unless_gone(request, self.service.submit(image, parameters, begin))
         point = self.service.point_name(done.result.mode)
-        answer = await asyncio.to_thread(self._answer, done, point, parameters.output, begin)
+        times = partial(_milliseconds, begin, decode, done)
+        answer = await asyncio.to_thread(self._answer, done.result, point, parameters.output, times)
         self.service.watch.answered(point, perf_counter() - begin)
         return answer
 
@@ -224,14 +230,13 @@ class Endpoints:
         if length > limit:
             raise too_large()
 
-    def _answer(self, done: Done, point: str | None, output: str, begin: float) -> Response:
-        start, result = perf_counter(), done.result
-
-        def times() -> dict[str, float]:
-            encode, total = perf_counter() - start, perf_counter() - begin
-            spans = {"queue": done.queued, "compute": done.compute, "encode": encode}
-            return {name: 1000 * span for name, span in {**spans, "total": total}.items()}
-
+    def _answer(
+        self,
+        result: Segmentation,
+        point: str | None,
+        output: str,
+        times: Callable[[], dict[str, float]],
+    ) -> Response:
         headers = {"x-paumer-mode": str(result.mode), "x-paumer-point": quote(point or "")}
         if output == "all":
             work = self.service.work_ratio(result)
@@ -265,15 +270,29 @@ class Endpoints:
 
     async def scenes(self) -> Response:
         """Synthetic streets to try the service on."""
+        files = {f"street {n}": f"v1/scenes/{n}.png" for n in range(1, SCENES + 1)}
         return JSONResponse(
-            [{"name": f"street {n}", "url": f"v1/scenes/{n}.png"} for n in range(1, SCENES + 1)]
+            [
+                {"name": name, "url": url, "thumbnail": f"{url}?width={_WIDTHS[0]}"}
+                for name, url in files.items()
+            ]
         )
 
-    async def scene(self, number: str) -> Response:
-        """A synthetic street as PNG."""
+    async def scene(
+        self,
+        number: Annotated[str, PathParameter(examples=["1"])],
+        width: Annotated[str, Query(examples=[str(_WIDTHS[0])])] = str(_WIDTHS[-1]),
+    ) -> Response:
+        """A synthetic street as PNG, large or small."""
         if number not in map(str, range(1, SCENES + 1)):
             raise RefusedError(404, "wrong", f"no scene {number}: there are 1 to {SCENES}")
-        return Response(await asyncio.to_thread(_scene_file, number), media_type=answers.PNG)
+        if width not in map(str, _WIDTHS):
+            choices = " or ".join(map(str, _WIDTHS))
+            raise RefusedError(
+                404, "wrong", f"no scene {width[:20]} pixels wide: ask for {choices}"
+            )
+        content = await asyncio.to_thread(_scene_file, int(number), int(width))
+        return Response(content, media_type=answers.PNG)
 
     async def healthy(self) -> Response:
         """Whether the process lives."""
@@ -287,6 +306,14 @@ class Endpoints:
     async def metrics(self) -> Response:
         """Counters for Prometheus."""
         return Response(self.service.watch.metrics(), media_type="text/plain; version=0.0.4")
+
+
+def _milliseconds(begin: float, decode: float, done: Done) -> dict[str, float]:
+    """What was done since a request had arrived in full, and its sum."""
+    total = perf_counter() - begin
+    spans = {"decode": decode, "queue": done.queued - decode, "compute": done.compute}
+    spans |= {"encode": total - sum(spans.values()), "total": total}
+    return {name: 1000 * span for name, span in spans.items()}
 
 
 async def _read_form(request: Request, body: bytes) -> tuple[bytes, dict[str, str]]:
@@ -338,9 +365,9 @@ async def _unless_gone(request: Request, job: "Future[Done]") -> Done:
         gone.cancel()
 
 
-@lru_cache(SCENES)
-def _scene_file(number: str) -> bytes:
-    image, _ = scene(scene_seeds("test", SCENES)[int(number) - 1])
+@lru_cache(SCENES * len(_WIDTHS))
+def _scene_file(number: int, width: int) -> bytes:
+    image, _ = scene(scene_seeds("test", SCENES)[number - 1], (width, width * 3 // 4))
     return answers.png(image)
 
 

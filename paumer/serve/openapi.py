@@ -1,20 +1,35 @@
 """The OpenAPI description of segmenting, which a body that is a file cannot give by itself."""
 
-import html
-from collections.abc import Mapping
 from typing import Any
 
-from paumer import __version__
 from paumer.serve.answers import OUTPUTS, PRIORITIES
 
 _FILE = {"schema": {"type": "string", "format": "binary"}}
 _FORM = {"type": "object", "properties": {"image": _FILE["schema"]}, "required": ["image"]}
 _ERROR = {"schema": {"type": "object", "properties": {"error": {"type": "string"}}}}
 
+_MODES = {
+    "auto": "the service chooses by its load",
+    "none": "no pausing",
+    "3:0.4": "two fifths of the patches pause after block 3",
+    "5:<0.3": "after block 5 patches of an entropy below 0.3 pause",
+    "3:0.4,9:0.9 exit": "two pauses; paused patches take the auxiliary head's label",
+    "9:1 exit": "all patches leave after block 9",
+    "1-6:~0.1": "a tenth is merged after each of blocks 1 to 6",
+    "4:0.5 by=neighbours protect=car+bicyclist": "scored with their neighbours; these pause last",
+    "3:0.4 size=288": "the shorter side is scaled to 288 first",
+}
 
-def _option(name: str, text: str, **schema: Any) -> dict[str, Any]:
-    kind = {"type": "string", **schema}
-    return {"name": name, "in": "query", "required": False, "description": text, "schema": kind}
+
+def _option(name: str, text: str, examples: dict[str, str], **schema: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": "query",
+        "required": False,
+        "description": text,
+        "schema": {"type": "string", **schema},
+        "examples": {value: {"summary": why, "value": value} for value, why in examples.items()},
+    }
 
 
 def _failure(text: str) -> dict[str, Any]:
@@ -27,17 +42,39 @@ SEGMENT: dict[str, Any] = {
             "mode",
             "A mode such as 3:0.4,9:0.9 exit, none, an operating point's name, or auto: the most "
             "accurate point that keeps the latency target.",
+            _MODES,
             default="auto",
         ),
-        _option("floor", "With auto: name of the fastest operating point that will do."),
-        _option("deadline_ms", "Milliseconds for the answer (default: the service's target)."),
+        _option(
+            "floor",
+            "With auto: name of the fastest operating point that will do.",
+            {"balanced": "nothing faster, and less accurate, than this point"},
+        ),
+        _option(
+            "deadline_ms",
+            "Milliseconds for the answer (default: the service's target).",
+            {"200": "five images a second"},
+        ),
         _option(
             "priority",
             "Who is refused first where not all can be in time.",
+            {"low": "work that can wait"},
             enum=list(PRIORITIES),
             default="normal",
         ),
-        _option("output", "What to answer.", enum=list(OUTPUTS), default="mask"),
+        _option(
+            "output",
+            "What to answer.",
+            {
+                "mask": "a PNG of class ids with a palette",
+                "overlay": "a PNG of the image under its classes",
+                "rle": "JSON: runs of [class, length] along the rows",
+                "arrays": "safetensors: labels, entropy, pauses, mergings",
+                "all": "JSON: what the page shows",
+            },
+            enum=list(OUTPUTS),
+            default="mask",
+        ),
     ],
     "requestBody": {
         "required": True,
@@ -60,18 +97,3 @@ SEGMENT: dict[str, Any] = {
         "503": _failure("Starting or shutting down"),
     },
 }
-
-
-def listing(described: Mapping[str, Any]) -> str:
-    """The endpoints as a plain page that needs nothing else."""
-    rows = [
-        f"<dt><code>{method.upper()} {html.escape(path)}</code></dt>"
-        f"<dd>{html.escape(item.get('description', ''))}</dd>"
-        for path, methods in described["paths"].items()
-        for method, item in methods.items()
-    ]
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>paumer</title>'
-        f"<h1>paumer {__version__}</h1><dl>{''.join(rows)}</dl>"
-        '<p>In full: <a href="/openapi.json">openapi.json</a></p></html>'
-    )

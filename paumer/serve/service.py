@@ -238,7 +238,7 @@ class Service:
 
     def describe(self) -> dict[str, object]:
         """The model: its classes, operating points and the target."""
-        classes = self.predictor.classes
+        classes, size = self.predictor.classes, self.predictor.config.image_size
         seconds = dict(zip(self.names, self.seconds, strict=True)) if self.ready else {}
 
         def described(points: Mapping[str, Measurement]) -> list[dict[str, object]]:
@@ -248,7 +248,10 @@ class Service:
                     "mode": str(point.mode),
                     "miou": point.miou,
                     "data": point.data,
+                    "images": point.images,
                     "speed_up": point.speed_up,
+                    "where": point.where,
+                    "work": self._macs(size, point.mode) / self._macs(size, UNPAUSED),
                     "latency_ms": 1000 * seconds[name] if name in seconds else point.latency_ms,
                 }
                 for name, point in points.items()
@@ -264,6 +267,7 @@ class Service:
             "curve": described(self.known),
             "blocks": self.predictor.network.backbone.depth,
             "patch": list(self.predictor.network.backbone.patch),
+            "side": self.predictor.config.trained_side,
             "latency_ms": 1000 * self.target if self.ready else None,
         }
 

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 import torch
 import uvicorn
+from page_stub import Stub, says
 from PIL import Image
 
 from paumer import Measurement, Mode, Predictor, build_model
@@ -144,3 +146,62 @@ def replica(predictor, tmp_path):
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = [
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update"),
+]
+
+
+@pytest.fixture
+def stub():
+    """One for each test: what a page that is closing still asks never reaches the next test."""
+    stub = Stub()
+    yield stub
+    for event in stub.held.values():
+        event.set()
+    stub.close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not CHROMIUM.exists():
+        pytest.skip(f"{CHROMIUM} is not there: install Debian's chromium")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        api.expect.set_options(timeout=30_000)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser, stub):
+    """A function that opens the page; what the browser asked for and complained of is checked."""
+    pages, urls, complaints = [], [], []
+
+    def give(script=None, wait="Mode 3:0.4.", address=stub.address, **options):
+        context = browser.new_context(**options)
+        context.set_default_timeout(30_000)
+        page = context.new_page()
+        pages.append(page)
+        page.on("request", lambda request: urls.append(request.url))
+        page.on("console", lambda message: complaints.append((message.type, message.text)))
+        page.on("pageerror", lambda error: complaints.append(("error", str(error))))
+        if script:
+            page.add_init_script(script)
+        page.goto(address)
+        if wait:
+            says(page, "#message", wait)
+        return page
+
+    yield give
+    for page in pages:
+        page.context.close()
+    own = ("data:", "http://127.0.0.1:", "blob:http://127.0.0.1:")
+    assert [url for url in urls if not url.startswith(own)] == []
+    # The browser itself notes each refusal and each server that is gone.
+    noted = [text for kind, text in complaints if kind in ("error", "warning")]
+    assert [text for text in noted if not text.startswith("Failed to load resource")] == []

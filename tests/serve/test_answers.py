@@ -27,7 +27,7 @@ def segmentation(labels):
         paused_after=grid,
         merged_after=grid // 5,
         patch=(labels.shape[0] / 2, labels.shape[1] / 2),
-        mode=Mode.parse("3:0.5,5:0.5 exit size=8"),
+        mode=Mode.parse("1:~0.3,3:0.5,5:0.5 exit size=8"),
         seconds=0.1,
         classes=CLASSES,
     )
@@ -62,11 +62,20 @@ def test_everything_at_once():
     assert details["shares"] == {"a": 0.25, "b": 0.375, "c": 0.375}
     assert (details["width"], details["height"]) == (4, 4)
     images = details["images"]
-    assert list(images) == ["overlay", "labels", "paused", "entropy"]
-    for url in images.values():
+    assert list(images) == ["labels", "paused", "merged", "entropy"]
+    decoded = {}
+    for name, url in images.items():
         start, data = url.split(",")
         assert start == "data:image/png;base64"
-        assert Image.open(io.BytesIO(base64.b64decode(data))).size == (4, 4)
+        decoded[name] = np.array(Image.open(io.BytesIO(base64.b64decode(data))))
+    assert np.array_equal(decoded["labels"], LABELS)
+    # A pixel for each patch, of the first and the second pause; what never paused is clear.
+    assert decoded["paused"][..., 3].tolist() == [[0, 153], [153, 153]]
+    assert decoded["paused"][0, 1].tolist() == [0, 158, 115, 153]
+    assert decoded["paused"][1, 1].tolist() == [204, 121, 167, 153]
+    assert decoded["merged"][..., 3].tolist() == [[0, 0], [0, 153]]
+    assert decoded["entropy"].shape == (2, 2, 3)
+    assert details["patch"] == (2, 2)
 
 
 def test_too_many_classes_for_a_palette():

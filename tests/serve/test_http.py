@@ -43,7 +43,7 @@ def test_an_image_as_body_or_form(usual, predictor, png):
     assert response.headers["x-paumer-mode"] == "2:0.4"
     assert response.headers["x-paumer-point"] == "middle"
     assert re.fullmatch(
-        r"queue;dur=[\d.]+, compute;dur=[\d.]+, encode;dur=[\d.]+",
+        r"decode;dur=[\d.]+, queue;dur=[\d.]+, compute;dur=[\d.]+, encode;dur=[\d.]+",
         response.headers["server-timing"],
     )
     form = {"files": {"image": ("x.png", png())}, "data": {"mode": "middle"}}
@@ -62,11 +62,14 @@ def test_every_output(usual, png):
     assert answer["mode"] == "2:0.4"
     assert answer["point"] == "middle"
     assert (answer["width"], answer["height"]) == (64, 64)
-    assert answer["milliseconds"].keys() == {"queue", "compute", "encode", "total"}
+    spans = answer["milliseconds"]
+    assert list(spans) == ["decode", "queue", "compute", "encode", "total"]
+    assert min(spans.values()) >= 0
+    assert sum(spans.values()) == pytest.approx(2 * spans["total"])
     assert 0 < answer["work"] < 1
     assert sum(answer["shares"].values()) == pytest.approx(1)
     assert answer["blocks"].keys() == {"0", "2"}
-    assert answer["images"].keys() == {"overlay", "labels", "paused", "entropy"}
+    assert answer["images"].keys() == {"labels", "paused", "merged", "entropy"}
 
 
 def test_a_mode_with_every_word(serving, predictor, png):
@@ -187,6 +190,8 @@ def test_hostile_bodies_get_a_sentence(serving, png):
         response = running.client.get(f"/v1/scenes/{name}.png")
         assert response.status_code == 404
         assert response.json() == {"error": f"no scene {name}: there are 1 to 6"}
+    response = running.client.get("/v1/scenes/1.png?width=5000")
+    assert response.json() == {"error": "no scene 5000 pixels wide: ask for 216 or 960"}
 
 
 @pytest.mark.parametrize("points", [{}, {"large": Measurement(mode=Mode(size=128), speed_up=1.0)}])
@@ -382,7 +387,7 @@ def test_the_service_describes_itself(serving, png):
     }
     assert 'paumer_answered_total{point="whole"} 1.0' in get("/metrics").text
     first = get("/v1/scenes").json()[0]
-    assert Image.open(io.BytesIO(get(first["url"]).content)).size == (384, 288)
+    assert Image.open(io.BytesIO(get(first["thumbnail"]).content)).size == (216, 162)
     running.service.draining = True
     assert get("/readyz").status_code == 503
     assert running.segment(png()).status_code == 503

@@ -189,7 +189,11 @@ def test_the_model_and_the_status_in_json(service):
     model = service.describe()
     assert [point["name"] for point in model["points"]] == ["whole", "middle", "quick"]
     assert [point["name"] for point in model["curve"]] == ["whole", "beaten", "middle", "quick"]
-    assert model["points"][1].keys() == {"name", "mode", "miou", "data", "speed_up", "latency_ms"}
+    whole, middle, quick = model["points"]
+    assert middle.keys() == {
+        *("name", "mode", "miou", "data", "images", "speed_up", "where", "work", "latency_ms")
+    }
+    assert 1 == whole["work"] > middle["work"] > quick["work"] > 0
     assert [point["mode"] for point in model["points"]] == ["none", "2:0.4", "2:0.6 exit"]
     assert model["points"][1]["miou"] == 0.68
     assert model["classes"][0].keys() == {"name", "colour"}

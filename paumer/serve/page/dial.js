@@ -1,19 +1,34 @@
 /**
- * The dial: a slider over the operating points, a field for any other mode, and auto.
+ * The dial: a slider over the operating points, controls for size, merging and exit, a field for
+ * any other mode, and auto.
  *
- * @typedef {import("./service.js").Answer} Answer
+ * A mode that is no operating point stands between those that need more and fewer MACs.
+ *
  * @typedef {import("./service.js").Model} Model
  * @typedef {import("./service.js").Point} Point
  * @typedef {{mode: string, auto: boolean}} Setting What the dial stands at.
+ * @typedef {{mode: string, work?: number}} Ran What ran, and its MACs where they are known.
  */
 
-import { factsOf } from "./charts.js";
+import { accuracyOf } from "./charts.js";
+import { byId, inputOf, make, selectOf } from "./dom.js";
+import * as modes from "./mode.js";
 
 /** Milliseconds that the slider must rest before the service is asked. */
 const REST = 150;
 
-/** The only point of a model that has none. */
-const PLAIN = { name: null, mode: "none", miou: null, speed_up: null, latency_ms: null };
+/** How far beyond the first and the last stop a mode stands that is beyond them. */
+const BEYOND = 0.4;
+
+/** The only point of a model that has none. @type {Point} */
+const PLAIN = { name: null, mode: "none", miou: null, speed_up: null, latency_ms: null, work: 1 };
+
+/** The controls, what they stand at in a mode, and the mode with another choice. */
+const KNOBS = {
+  size: { of: modes.sizeOf, change: modes.withSize },
+  merge: { of: modes.mergingOf, change: modes.withMerging },
+  exit: { of: modes.exitOf, change: modes.withExit },
+};
 
 export class Dial {
   /**
@@ -22,34 +37,82 @@ export class Dial {
    * @param {(problem: string) => void} object - called with what is wrong with a mode
    */
   constructor(model, turned, object) {
-    this.blocks = model.blocks;
+    this.model = model;
     /** @type {Point[]} */
     this.points = model.points.length > 0 ? model.points : [PLAIN];
     this.turned = turned;
     this.object = object;
-    /** @type {Answer | null} */
+    /** @type {Ran | null} */
     this.answer = null;
+    /** Where the knob stands: a whole number at a stop. */
+    this.place = 0;
+    this.held = false;
     this.slider = inputOf("dial");
     this.field = inputOf("mode");
-    this.early = inputOf("early");
     this.auto = inputOf("auto");
-    this.slider.max = String(this.points.length - 1);
+    this.slider.max = String(this.points.length - 0.5);
     this.slider.disabled = this.points.length < 2;
-    place("ticks").replaceChildren(...this.points.map(() => document.createElement("i")));
+    byId("ticks").replaceChildren(...this.points.map((point) => {
+      const tick = make("span", { textContent: point.name ?? "" });
+      tick.addEventListener("click", () => this.turnTo(point));
+      return tick;
+    }));
+    this.offer();
     /** @type {Setting} */
     this.setting = settingOf(this.points[Math.floor(this.points.length / 2)]);
     this.listen();
   }
 
+  /** Fill the controls with what this model can do. */
+  offer() {
+    const { blocks, side } = this.model;
+    const early = Math.max(1, Math.min(6, blocks - 1));
+    const range = early > 1 ? `1-${early}` : "1";
+    const smaller = side ? [0.8, 0.65, 0.5].map((part) => 16 * Math.round((part * side) / 16)) : [288, 224, 160];
+    const last = Array.from({ length: Math.ceil(blocks / 2) }, (_, i) => blocks - 1 - i).filter((block) => block > 0);
+    fill("size", [["", side ? `as trained, at most ${side}` : "as it is"], ...smaller.map((size) => [String(size), `shorter side ${size}`]), ["full", "full size"]]);
+    fill("merge", [["", "none"], ...["0.05", "0.1", "0.15", "0.2"].map((ratio) => [`${range}:~${ratio}`, `${100 * Number(ratio)} % after blocks 1 to ${early}`])]);
+    fill("exit", [["", "none"], ["exit", "paused patches, at once"], ...last.reverse().map((block) => [String(block), `all after block ${block}`])]);
+  }
+
   listen() {
-    this.slider.addEventListener("input", () => this.set(settingOf(this.points[Number(this.slider.value)]), REST));
+    this.slider.addEventListener("pointerdown", () => (this.held = true));
+    for (const kind of ["pointerup", "pointercancel"]) this.slider.addEventListener(kind, () => (this.held = false));
+    this.slider.addEventListener("input", () => this.moved(Number(this.slider.value)));
+    this.slider.addEventListener("keydown", (event) => this.key(event));
     this.auto.addEventListener("change", () => this.set({ ...this.setting, auto: this.auto.checked }));
-    this.early.addEventListener("change", () =>
-      this.set({ mode: withExit(this.modeNow() ?? "none", this.early.checked), auto: false }));
-    place("custom").addEventListener("submit", (event) => {
+    for (const [id, { change }] of Object.entries(KNOBS)) {
+      selectOf(id).addEventListener("change", () =>
+        this.set({ mode: change(this.modeNow() ?? "none", selectOf(id).value), auto: false }));
+    }
+    byId("custom").addEventListener("submit", (event) => {
       event.preventDefault();
       this.read();
     });
+  }
+
+  /** The slider was pulled, or moved a little by what reads the screen. @param {number} value */
+  moved(value) {
+    const step = Math.abs(value - this.place) < 0.3 && !this.held;
+    const stop = !step ? Math.round(value) : value > this.place ? Math.floor(this.place) + 1 : Math.ceil(this.place) - 1;
+    this.stop(stop);
+  }
+
+  /** @param {KeyboardEvent} event */
+  key(event) {
+    const up = Math.floor(this.place) + 1;
+    const down = Math.ceil(this.place) - 1;
+    const stops = { ArrowRight: up, ArrowUp: up, PageUp: up, ArrowLeft: down, ArrowDown: down, PageDown: down, Home: 0, End: this.points.length - 1 };
+    if (!(event.key in stops)) return;
+    event.preventDefault();
+    this.stop(stops[/** @type {keyof typeof stops} */ (event.key)]);
+  }
+
+  /** Go to a stop, counted from the slowest. @param {number} number */
+  stop(number) {
+    const point = this.points[Math.max(0, Math.min(this.points.length - 1, number))];
+    if (point.mode === this.modeNow() && !this.setting.auto) this.show();
+    else this.set(settingOf(point), REST);
   }
 
   /**
@@ -69,7 +132,7 @@ export class Dial {
     this.set(settingOf(point));
   }
 
-  /** Take over the service's spelling of what was asked for. @param {Answer} answer */
+  /** Take over the service's spelling of what was asked for. @param {Ran} answer */
   settle(answer) {
     if (!this.setting.auto) this.setting = { mode: answer.mode, auto: false };
   }
@@ -79,29 +142,52 @@ export class Dial {
     return this.setting.auto ? this.answer?.mode ?? null : this.setting.mode;
   }
 
-  /** Show where it stands; `answer` is the last one, null for a new picture. @param {Answer | null} [answer] */
+  /** What to ask the service for: a mode, or auto. */
+  wish() {
+    return this.setting.auto ? "auto" : this.setting.mode;
+  }
+
+  /** Show where it stands; `answer` is the last one, null for a new picture. @param {Ran | null} [answer] */
   show(answer = this.answer) {
     this.answer = answer;
     const mode = this.modeNow();
     const here = this.points.findIndex((point) => point.mode === mode);
     const point = this.points[here];
-    if (point) this.slider.value = String(here);
+    if (point) this.place = here;
+    else if (answer?.work !== undefined && answer.mode === mode) this.place = between(this.points, answer.work);
+    this.slider.value = String(this.place);
     this.slider.classList.toggle("off", !point);
-    const name = point?.name ?? mode ?? "not chosen yet";
-    const facts = point ? factsOf(point) : mode === null ? "" : `${mode}, not measured`;
-    place("point").textContent = this.setting.auto ? `auto: ${name}` : name;
-    place("point-facts").textContent = this.points.length > 1 ? facts : `${facts}. This model has no operating points yet: paumer tune names some.`;
+    for (const [i, tick] of [...byId("ticks").children].entries()) tick.classList.toggle("here", i === here);
+    const name = point ? point.name ?? "no pausing" : mode === null ? "not chosen yet" : "custom";
+    const facts = mode === null ? "" : [modes.explain(mode), point ? accuracyOf(point) : "mIoU not measured"].filter(Boolean).join(". ") + ".";
+    byId("point").textContent = this.setting.auto ? `auto: ${name}` : name;
+    byId("point-facts").textContent = this.points.length > 1 ? facts : `${facts} This model has no operating points yet: paumer tune names some.`;
     this.slider.setAttribute("aria-valuetext", [name, facts].filter(Boolean).join(": "));
     this.auto.checked = this.setting.auto;
-    this.early.checked = hasExit(mode ?? "");
+    this.showKnobs(mode ?? "none");
     if (document.activeElement !== this.field) this.field.value = this.setting.auto ? "auto" : this.setting.mode;
+  }
+
+  /** Set the controls to a mode; what they do not offer becomes a choice of its own. @param {string} mode */
+  showKnobs(mode) {
+    for (const [id, { of }] of Object.entries(KNOBS)) {
+      const select = selectOf(id);
+      const value = of(mode);
+      select.querySelector("[data-typed]")?.remove();
+      if (![...select.options].some((option) => option.value === value)) {
+        const option = make("option", { value, textContent: value });
+        option.dataset.typed = "";
+        select.append(option);
+      }
+      select.value = value;
+    }
   }
 
   /** Take the mode from the field, if it is one. */
   read() {
-    const text = this.field.value.replaceAll(/\s*([,:<~])\s*/g, "$1").trim() || "none";
+    const text = modes.tidy(this.field.value);
     const named = this.points.find((point) => point.name === text);
-    const problem = named || text === "auto" ? "" : this.problemWith(text);
+    const problem = named || text === "auto" ? "" : modes.problemWith(text, this.model.blocks);
     if (problem) {
       this.field.setAttribute("aria-invalid", "true");
       this.object(problem);
@@ -109,28 +195,20 @@ export class Dial {
     else if (text === "auto") this.set({ ...this.setting, auto: true });
     else this.set({ mode: text, auto: false });
   }
+}
 
-  /** What is wrong with a mode's stages, in words; the service checks the rest. @param {string} text */
-  problemWith(text) {
-    const [stages] = text.split(/\s+/);
-    if (stages === "none") return "";
-    for (const part of stages.split(",")) {
-      const found = /^(\d+)(?::<?|(?:-(\d+))?:~)(\d*\.?\d+)$/.exec(part);
-      if (!found) return `“${part}” is not a stage: write a block, a colon and a ratio, such as 3:0.4,5:0.4, or 1-6:~0.1 to merge, or none.`;
-      const amount = Number(found[3]);
-      for (const block of [found[1], found[2] ?? found[1]].map(Number)) {
-        if (block < 1 || block > this.blocks) return `There is no block ${block}: this model has blocks 1 to ${this.blocks}.`;
-      }
-      if (part.includes("~") && amount > 0.5) return `The ratio ${found[3]} is too large: at most half of the patches are merged, 0.5.`;
-      if (!/[<~]/.test(part) && amount > 1) return `The ratio ${found[3]} is too large: it is below 1, such as 0.4, or 1 for all.`;
-    }
-    return "";
-  }
-
-  /** What to ask the service for: a mode, or auto. */
-  wish() {
-    return this.setting.auto ? "auto" : this.setting.mode;
-  }
+/**
+ * Where a mode stands among the points, by its MACs.
+ * @param {Point[]} points
+ * @param {number} work
+ */
+function between(points, work) {
+  if (work > points[0].work) return -BEYOND;
+  const next = points.findIndex((point) => point.work < work);
+  if (next < 1) return points.length - 1 + BEYOND;
+  const [slow, fast] = [points[next - 1].work, points[next].work];
+  // Never quite at a stop, which has a mode of its own.
+  return next - 1 + Math.min(0.85, Math.max(0.15, (slow - work) / (slow - fast || 1)));
 }
 
 /**
@@ -139,20 +217,10 @@ export class Dial {
  */
 const settingOf = ({ mode }) => ({ mode, auto: false });
 
-/** Whether paused patches exit early in a mode. @param {string} mode */
-const hasExit = (mode) => mode.split(/\s+/).includes("exit");
-
 /**
- * A mode with early exit, or without; where nothing pauses there is none.
- * @param {string} mode
- * @param {boolean} exit
+ * @param {string} id
+ * @param {string[][]} choices - values and what they are called
  */
-function withExit(mode, exit) {
-  const [stages, ...words] = mode.split(/\s+/).filter((word) => word !== "exit");
-  return [stages, ...(exit && stages !== "none" ? ["exit"] : []), ...words].join(" ");
+function fill(id, choices) {
+  selectOf(id).replaceChildren(...choices.map(([value, textContent]) => make("option", { value, textContent })));
 }
-
-/** @param {string} id */
-const place = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
-/** @param {string} id */
-const inputOf = (id) => /** @type {HTMLInputElement} */ (document.getElementById(id));

@@ -9,31 +9,24 @@
  * @typedef {import("./picture.js").Picture} Picture
  */
 
-import { Curve, Strip, number } from "./charts.js";
+import { Curve } from "./charts.js";
 import { Dial } from "./dial.js";
+import { byId, make, number, percent } from "./dom.js";
+import { offerScenes, takeFiles } from "./picker.js";
 import { prepare } from "./picture.js";
-import { Legends, percent } from "./result.js";
+import { Legends, speedUp } from "./result.js";
 import * as service from "./service.js";
-import { View, packed } from "./view.js";
+import { Strip } from "./strip.js";
+import { Film } from "./video.js";
+import { View, aboutLayer, packed } from "./view.js";
 
 /** How many answers for one picture are kept, so that turning back is instant. */
 const KEPT = 8;
 /** How often a refused request is repeated without being told to. */
 const REPEATS = 3;
+/** How often a mode runs on a picture: of its times the fastest counts, because noise only adds. */
+const RUNS = 3;
 
-const ABOUT = {
-  overlay: "The classes, painted over the image. Point at a place to name it.",
-  labels: "The classes alone. Point at a place to name it.",
-  paused: "Tinted patches paused; the colour tells after which block.",
-  entropy: "Dark where the network is sure, bright where it is not.",
-  changed: "Orange where pausing changed the label.",
-  image: "The image as it was sent.",
-};
-
-/** @param {string} id */
-const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
-/** @param {string} id */
-const inputOf = (id) => /** @type {HTMLInputElement} */ (document.getElementById(id));
 const saves = /** @type {NodeListOf<HTMLButtonElement>} */ (document.querySelectorAll("[data-output]"));
 
 const view = new View(byId("view"));
@@ -46,22 +39,20 @@ let dial;
 let curve;
 /** @type {Strip} */
 let strip;
+/** @type {Film} */
+let film;
 
 /** @type {Picture | null} */
 let picture = null;
-/** The answers for this picture, oldest first. @type {Map<string, Answer>} */
+/** The fastest answers for this picture, oldest first, and of how many runs. @type {Map<string, {answer: Answer, runs: number}>} */
 const answers = new Map();
-/** @type {Answer | null} */
+/** The mode that is shown. @type {string | null} */
 let shown = null;
-/** The answer without pausing. @type {Answer | null} */
-let base = null;
 
 /** Counts the questions, and the pictures: what does not belong to the newest is not shown. */
 let newest = 0;
 let opened = 0;
 let running = new AbortController();
-let basing = new AbortController();
-let baseIsComing = false;
 /** @type {ReturnType<typeof setTimeout> | undefined} */
 let pending;
 /** @type {ReturnType<typeof setInterval> | undefined} */
@@ -92,20 +83,21 @@ function ask(delay = 0) {
 async function run() {
   const mine = newest;
   const of = /** @type {Picture} */ (picture);
-  running = new AbortController();
+  const { signal } = (running = new AbortController());
   byId("again").hidden = true;
   busy(true);
   try {
-    const kept = answers.get(dial.wish());
-    const answer = kept ?? (await service.segment(of.bytes, dial.wish(), running.signal));
+    const kept = answers.get(dial.wish())?.answer;
+    const answer = kept ?? (await service.segment(of.bytes, dial.wish(), signal));
     if (mine !== newest) return;
-    keep(answer);
+    if (!kept) keep(answer);
     dial.settle(answer);
     trouble("");
-    await show(answer);
+    await show(answer.mode);
     if (mine !== newest) return;
-    say(`${of.name}, ${of.note}. Mode ${answer.mode}: ${number(answer.milliseconds.total)} ms.`);
-    if (!base) askForBase(of);
+    say(`${of.name}, ${of.note}. Mode ${answer.mode}.`);
+    busy(false);
+    await compare(of, answer.mode, signal);
   } catch (error) {
     if (mine === newest) refused(error, run);
   } finally {
@@ -113,49 +105,68 @@ async function run() {
   }
 }
 
-/** The same picture without pausing, asked for after the answer that people wait for. @param {Picture} of */
-async function askForBase(of) {
-  if (baseIsComing) return;
-  baseIsComing = true;
-  basing = new AbortController();
-  try {
-    const answer = await service.segment(of.bytes, "none", basing.signal);
-    if (of !== picture) return;
-    keep(answer);
-    if (shown) await show(shown);
-  } catch {
-    // The comparison is not there yet; the next answer asks again.
-  } finally {
-    baseIsComing = false;
+/**
+ * Run the picture without pausing and in the mode by turns, after the answer that people wait for.
+ * @param {Picture} of
+ * @param {string} mode
+ * @param {AbortSignal} signal
+ */
+async function compare(of, mode, signal) {
+  for (let run = 1; run <= RUNS; run++) {
+    for (const one of ["none", mode]) {
+      if ((answers.get(one)?.runs ?? 0) >= run) continue;
+      try {
+        const answer = await service.segment(of.bytes, one, signal, { priority: "low" });
+        if (signal.aborted || of !== picture) return;
+        keep(answer);
+        await show(mode);
+      } catch {
+        return; // Others come first; the next turn of the dial tries again.
+      }
+    }
   }
 }
 
-/** Remember an answer, and forget the oldest. @param {Answer} answer */
+/** Remember an answer if it is the fastest of its mode, and forget the oldest mode. @param {Answer} answer */
 function keep(answer) {
-  const key = answer.mode;
-  if (answer.mode === "none") base = answer;
-  answers.delete(key);
-  answers.set(key, answer);
-  if (answers.size > KEPT) answers.delete(/** @type {string} */ (answers.keys().next().value));
+  const before = answers.get(answer.mode);
+  const faster = !before || answer.milliseconds.compute < before.answer.milliseconds.compute;
+  answers.delete(answer.mode);
+  answers.set(answer.mode, { answer: faster ? answer : before.answer, runs: (before?.runs ?? 0) + 1 });
+  const oldest = [...answers.keys()].find((mode) => mode !== "none");
+  if (answers.size > KEPT && oldest) answers.delete(oldest);
 }
 
-/** @param {Answer} answer */
-async function show(answer) {
-  shown = answer;
+/** The answer without pausing, where it is there. */
+const baseline = () => answers.get("none")?.answer ?? null;
+
+/** @param {string} mode */
+async function show(mode) {
+  const kept = answers.get(mode);
+  if (!kept) return;
+  const { answer, runs } = kept;
+  const base = baseline();
+  shown = mode;
   byId("result").classList.remove("stale");
-  byId("with-name").textContent = answer.mode === "none" ? "no pausing" : answer.mode;
+  byId("with-name").textContent = mode === "none" ? "no pausing" : mode;
   showDial();
-  legends.show(answer, base);
+  showAbout();
+  legends.show(answer, base, Math.min(runs, answers.get("none")?.runs ?? 0));
   for (const button of saves) button.disabled = false;
   await view.show(answer, base);
   const agreement = await view.agreement();
-  if (shown === answer) byId("same").textContent = agreement === null ? "–" : percent(agreement);
+  if (shown === mode) byId("same").textContent = agreement === null ? "–" : percent(agreement);
 }
 
 function showDial() {
-  dial.show(shown);
-  curve.mark(dial.modeNow());
+  const answer = shown === null ? null : answers.get(shown)?.answer ?? null;
+  dial.show(answer);
+  const mode = dial.modeNow();
+  curve.mark(mode, answer && answer.mode === mode ? speedUp(answer, baseline()) : null);
 }
+
+/** Say in a sentence what the layer shows. */
+const showAbout = () => (byId("about").textContent = aboutLayer(view.layer, shown ?? "none", model.blocks));
 
 // Words.
 
@@ -203,7 +214,7 @@ const say = (text) => (byId("message").textContent = text);
 /** @param {boolean} yes */
 const busy = (yes) => byId("view").setAttribute("aria-busy", String(yes));
 
-// Pictures.
+// Pictures and videos.
 
 /**
  * Show and segment another picture.
@@ -215,16 +226,7 @@ async function open(source, name) {
   try {
     const next = await prepare(await source(), name);
     if (mine !== opened) return;
-    basing.abort();
-    baseIsComing = false;
-    picture = next;
-    shown = base = null;
-    answers.clear();
-    legends.forget();
-    trouble("");
-    byId("same").textContent = "–";
-    byId("with-name").textContent = "with pausing";
-    showDial();
+    leave(next);
     ask();
     await view.open(next);
   } catch (error) {
@@ -232,21 +234,52 @@ async function open(source, name) {
   }
 }
 
-/** @param {FileList | undefined | null} files */
-function openFirst(files) {
-  const file = files && ([...files].find((one) => one.type.startsWith("image/")) ?? files[0]);
-  if (file) open(() => file, file.name || "pasted image");
+/** Leave what was there, for another picture or a video. @param {Picture | null} next */
+function leave(next) {
+  film.close();
+  document.body.classList.toggle("filming", !next);
+  picture = next;
+  shown = null;
+  answers.clear();
+  legends.forget();
+  trouble("");
+  say("");
+  byId("same").textContent = "–";
+  byId("with-name").textContent = "with pausing";
+  showDial();
+}
+
+/**
+ * Play another video, at the pace that the governor keeps.
+ * @param {() => Promise<import("./video.js").Source>} source
+ */
+async function play(source) {
+  const mine = ++opened;
+  try {
+    const next = await source();
+    if (mine !== opened) return next.close();
+    leave(null);
+    dial.set({ mode: dial.modeNow() ?? "none", auto: true });
+    film.open(next);
+    say(`${next.name}, ${next.width} × ${next.height}, ${number(next.duration)} s.`);
+  } catch (error) {
+    if (mine === opened) refused(error, () => play(source));
+  }
+}
+
+/** A frame was shown. @param {string} mode */
+function ran(mode) {
+  dial.show({ mode });
+  byId("with-name").textContent = mode;
 }
 
 /** Save the mask or the overlay of what is shown. @param {"mask" | "overlay"} output */
 async function save(output) {
-  if (!picture || !shown) return;
+  if (!picture || shown === null) return;
   const { bytes, name } = picture;
   try {
-    const file = await service.png(bytes, shown.mode, output);
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(file);
-    link.download = `${name.replace(/\.\w+$/, "")}_${output}.png`;
+    const file = await service.png(bytes, shown, output);
+    const link = make("a", { href: URL.createObjectURL(file), download: `${name.replace(/\.\w+$/, "")}_${output}.png` });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
   } catch (error) {
@@ -254,36 +287,7 @@ async function save(output) {
   }
 }
 
-/** @param {{name: string, url: string}[]} scenes */
-function offer(scenes) {
-  const items = scenes.map(({ name, url }) => {
-    const button = Object.assign(document.createElement("button"), { type: "button" });
-    const thumbnail = Object.assign(new Image(), { loading: "lazy", alt: "", src: url });
-    button.append(thumbnail, Object.assign(document.createElement("span"), { textContent: name }));
-    button.addEventListener("click", () => open(() => service.scene(url), name));
-    const item = document.createElement("li");
-    item.append(button);
-    return item;
-  });
-  byId("scenes").replaceChildren(...items);
-}
-
-/** @param {DragEvent} event */
-function drag(event) {
-  if (!event.dataTransfer?.types.includes("Files")) return;
-  event.preventDefault();
-  document.body.classList.toggle("dragging", event.type === "dragover" || event.type === "dragenter");
-  if (event.type === "drop") openFirst(event.dataTransfer.files);
-}
-
 // Looking.
-
-/** @param {string} layer */
-function chooseLayer(layer) {
-  const chosen = /** @type {keyof typeof ABOUT} */ (layer);
-  byId("readout").textContent = ABOUT[chosen];
-  if (view.layer !== chosen) view.choose(chosen);
-}
 
 /** Name the classes under the pointer. @param {PointerEvent} event */
 async function pointAt(event) {
@@ -293,7 +297,7 @@ async function pointAt(event) {
     model.classes.find((one) => packed(one.colour) === pixel)?.name ?? "no class";
   const here = nameOf(found.here);
   const there = found.there === null ? here : nameOf(found.there);
-  byId("readout").textContent = here === there ? here : `${here}; without pausing ${there}`;
+  byId("under").textContent = here === there ? here : `${here}; without pausing ${there}`;
 }
 
 /** Follow the service as long as the page is looked at. */
@@ -331,23 +335,16 @@ async function welcome() {
 function listen() {
   /** @param {Event} event */
   const valueOf = (event) => /** @type {HTMLInputElement} */ (event.target).value;
-  byId("layers").addEventListener("change", (event) => chooseLayer(valueOf(event)));
+  byId("layers").addEventListener("change", (event) => {
+    view.choose(/** @type {import("./view.js").Layer} */ (valueOf(event)));
+    showAbout();
+  });
   byId("compare").addEventListener("change", (event) => view.arrange(/** @type {"swipe" | "beside"} */ (valueOf(event))));
   byId("view").addEventListener("pointermove", pointAt);
-  byId("view").addEventListener("pointerleave", () => chooseLayer(view.layer));
+  byId("view").addEventListener("pointerleave", () => (byId("under").textContent = ""));
   byId("try").addEventListener("click", () => again());
   for (const button of saves) {
     button.addEventListener("click", () => save(/** @type {"mask" | "overlay"} */ (button.dataset.output)));
-  }
-  for (const id of ["file", "camera"]) {
-    inputOf(id).addEventListener("change", () => {
-      openFirst(inputOf(id).files);
-      inputOf(id).value = ""; // so that the same file can be chosen again
-    });
-  }
-  document.addEventListener("paste", (event) => openFirst(event.clipboardData?.files));
-  for (const kind of ["dragenter", "dragover", "dragleave", "drop"]) {
-    document.addEventListener(kind, (event) => drag(/** @type {DragEvent} */ (event)));
   }
 }
 
@@ -376,14 +373,16 @@ async function start() {
     ask(delay);
   };
   dial = new Dial(model, turned, trouble);
-  curve = new Curve(byId("curve"), model, (point) => dial.turnTo(point), (text) => (byId("curve-facts").textContent = text));
+  curve = new Curve(model, (point) => dial.turnTo(point));
   strip = new Strip(byId("strip"), model);
-  chooseLayer("overlay");
+  film = new Film(model, view, () => dial.wish(), ran, trouble);
   listen();
+  takeFiles(open, play);
   showDial();
+  showAbout();
   follow();
   const scenes = await service.scenes().catch(() => []);
-  offer(scenes);
+  offerScenes(scenes, open, play);
   if (scenes.length > 0 && !picture) open(() => service.scene(scenes[0].url), scenes[0].name);
 }
 

@@ -5,21 +5,14 @@
  * @typedef {import("./service.js").ClassOf} ClassOf
  */
 
-import { number } from "./charts.js";
+import { byId, make, percent, times } from "./dom.js";
+import { parse } from "./mode.js";
 
 /** The tints of the first, second, ... pause of a configuration, as the service paints them. */
 export const BLOCK_COLOURS = ["#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442"];
 
-/**
- * A share as people read it; what is not quite nothing or all is not rounded to it.
- * @param {number} share
- */
-export function percent(share) {
-  const value = 100 * share;
-  if (value > 0 && value < 0.1) return "< 0.1 %";
-  if (value > 99 && value < 100) return `${(Math.floor(10 * value) / 10).toFixed(1)} %`;
-  return `${value.toFixed(value > 0 && value < 9.95 ? 1 : 0)} %`;
-}
+/** The parts of an answer's time, in their order. @type {["decode" | "queue" | "compute" | "encode", string][]} */
+const PARTS = [["decode", "decode"], ["queue", "wait"], ["compute", "network"], ["encode", "encode"]];
 
 export class Legends {
   /** @param {(one: ClassOf | null) => void} shine - called with the class to stand out, or none */
@@ -57,17 +50,17 @@ export class Legends {
   /**
    * @param {Answer} answer
    * @param {Answer | null} base - the answer without pausing, where known
+   * @param {number} runs - of which these are the fastest
    */
-  show(answer, base) {
-    this.showNumbers(answer, base);
-    this.showBlocks(answer);
+  show(answer, base, runs) {
+    showNumbers(answer, base, runs);
+    showBlocks(answer);
     const shares = answer.shares;
-    const host = place("classes");
     if (this.lit && !shares[this.lit.name]) this.light(null);
     // Once a picture, so that no row moves under the hand that turns the dial.
     if (!this.sorted) {
       const byShare = [...this.rows].sort((a, b) => (shares[b[0]] ?? 0) - (shares[a[0]] ?? 0));
-      host.replaceChildren(...byShare.map(([, row]) => row.item));
+      byId("classes").replaceChildren(...byShare.map(([, row]) => row.item));
       this.sorted = true;
     }
     const most = Math.max(...Object.values(shares));
@@ -78,42 +71,64 @@ export class Legends {
       row.bar.style.setProperty("--share", String(share / most));
     }
   }
+}
 
-  /**
-   * @param {Answer} answer
-   * @param {Answer | null} base
-   */
-  showNumbers(answer, base) {
-    const { queue, compute, encode, total } = answer.milliseconds;
-    place("time").textContent = `${number(total)} ms`;
-    place("time-parts").textContent = `queue ${number(queue)}, compute ${number(compute)}, encode ${number(encode)}`;
-    place("saved").textContent = percent(Math.max(0, 1 - answer.work));
-    const faster = base && base !== answer ? base.milliseconds.compute / compute : null;
-    place("saved-facts").textContent = faster ? `${faster.toFixed(2)}\u00a0× as fast, this time` : "of the multiply-adds";
-  }
+/**
+ * The speed-up of an answer on its image, null before it is known.
+ * @param {Answer} answer
+ * @param {Answer | null} base
+ */
+export const speedUp = (answer, base) => base && base.milliseconds.compute / answer.milliseconds.compute;
 
-  /** @param {Answer} answer */
-  showBlocks(answer) {
-    const [pauses] = answer.mode.split(" ");
-    const stages = pauses.split(",").filter((part) => /^\d+:[^~]/.test(part)).map((part) => String(parseInt(part, 10)));
-    const rows = [...stages, "0"].map((block, i) => {
-      const last = block === "0";
-      const share = answer.blocks[block] ?? 0;
-      const row = makeRow(last ? "to the end" : `paused after block ${block}`, last ? "" : BLOCK_COLOURS[i % BLOCK_COLOURS.length], "span");
-      row.share.textContent = percent(share);
-      row.bar.remove();
-      const part = document.createElement("i");
-      part.style.flexGrow = String(share);
-      part.style.background = row.swatch.style.background;
-      return { row, part };
-    });
-    const merged = makeRow("of all: merged into a similar patch", "", "span");
-    merged.swatch.classList.add("striped");
-    merged.share.textContent = percent(answer.merged);
-    merged.item.hidden = !pauses.includes("~");
-    place("blocks").replaceChildren(...rows.map(({ row }) => row.item), merged.item);
-    place("blocks-bar").replaceChildren(...rows.map(({ part }) => part));
-  }
+/**
+ * @param {Answer} answer
+ * @param {Answer | null} base
+ * @param {number} runs
+ */
+function showNumbers(answer, base, runs) {
+  const spans = answer.milliseconds;
+  const parts = wholes(PARTS.map(([name]) => spans[name]));
+  byId("time").textContent = `${parts.reduce((a, b) => a + b, 0).toLocaleString("en")} ms`;
+  byId("time-parts").textContent = PARTS.map(([, word], i) => `${word} ${parts[i].toLocaleString("en")}`).join(" + ");
+  const faster = speedUp(answer, base);
+  byId("speed").textContent = faster ? times(faster) : "–";
+  const against = base && `network ${parts[2].toLocaleString("en")} ms, without pausing ${wholes([base.milliseconds.compute])[0].toLocaleString("en")} ms`;
+  byId("speed-facts").textContent = against ? `${against}${runs > 1 ? `; the fastest of ${runs} runs` : ""}` : "of the network, against no pausing";
+  byId("saved").textContent = percent(Math.max(0, 1 - answer.work));
+}
+
+/**
+ * Whole numbers with the same sum, to the nearest whole: the largest fractions are rounded up.
+ * @param {number[]} values
+ */
+export function wholes(values) {
+  const down = values.map((value) => Math.floor(Math.max(0, value)));
+  let missing = Math.round(values.reduce((a, b) => a + b, 0)) - down.reduce((a, b) => a + b, 0);
+  const byFraction = values.map((value, i) => ({ i, part: value - down[i] })).sort((a, b) => b.part - a.part);
+  for (const { i } of byFraction) if (missing-- > 0) down[i]++;
+  return down;
+}
+
+/** @param {Answer} answer */
+function showBlocks(answer) {
+  const { stages } = parse(answer.mode);
+  const pauses = stages.filter((stage) => !stage.merges).map((stage) => String(stage.first));
+  const rows = [...pauses, "0"].map((block, i) => {
+    const last = block === "0";
+    const share = answer.blocks[block] ?? 0;
+    const row = makeRow(last ? "to the end" : `paused after block ${block}`, last ? "" : BLOCK_COLOURS[i % BLOCK_COLOURS.length], "span");
+    row.share.textContent = percent(share);
+    row.bar.remove();
+    const part = make("i");
+    part.style.flexGrow = String(share);
+    part.style.background = row.swatch.style.background;
+    return { row, part };
+  });
+  const merged = makeRow("of all: merged into a similar patch", "", "span");
+  merged.share.textContent = percent(answer.merged);
+  merged.item.hidden = stages.length === pauses.length;
+  byId("blocks").replaceChildren(...rows.map(({ row }) => row.item), merged.item);
+  byId("blocks-bar").replaceChildren(...rows.map(({ part }) => part));
 }
 
 /**
@@ -124,18 +139,10 @@ export class Legends {
  * @param {"button" | "span"} kind
  */
 function makeRow(name, colour, kind) {
-  const item = document.createElement("li");
-  const body = document.createElement(kind);
+  const [swatch, label, bar, share] = ["swatch", "label", "share-bar", "share"].map((className) => make("span", { className }));
+  const body = make(kind, { className: "row" }, swatch, label, bar, share);
   if (body instanceof HTMLButtonElement) body.type = "button";
-  body.className = "row";
-  const [swatch, label, bar, share] = ["swatch", "label", "share-bar", "share"].map((role) =>
-    Object.assign(document.createElement("span"), { className: role }));
   swatch.style.background = colour;
   label.textContent = name;
-  body.append(swatch, label, bar, share);
-  item.append(body);
-  return { item, body, swatch, bar, share };
+  return { item: make("li", {}, body), body, swatch, bar, share };
 }
-
-/** @param {string} id */
-const place = (id) => /** @type {HTMLElement} */ (document.getElementById(id));

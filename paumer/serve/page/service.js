@@ -4,14 +4,16 @@
  * Every address is relative, so that the page also works behind a path prefix.
  *
  * @typedef {{name: string, colour: [number, number, number]}} ClassOf
- * @typedef {{name: string | null, mode: string, miou: number | null,
- *   data?: string | null, speed_up: number | null, latency_ms: number | null}} Point
+ * @typedef {{name: string | null, mode: string, miou: number | null, data?: string | null,
+ *   images?: number | null, speed_up: number | null, where?: string | null,
+ *   latency_ms: number | null, work: number}} Point Its work is in MACs, of those without pausing.
  * @typedef {{name: string, classes: ClassOf[], points: Point[], curve: Point[], blocks: number,
- *   latency_ms: number | null, patch: [number, number]}} Model
+ *   latency_ms: number | null, patch: [number, number], side: number | null}} Model
  * @typedef {{mode: string, point: string | null,
- *   width: number, height: number, milliseconds: Record<"queue" | "compute" | "encode" | "total", number>,
+ *   width: number, height: number, patch: [number, number],
+ *   milliseconds: Record<"decode" | "queue" | "compute" | "encode" | "total", number>,
  *   work: number, shares: Record<string, number>, blocks: Record<string, number>, merged: number,
- *   images: Record<"overlay" | "labels" | "paused" | "entropy", string>}} Answer
+ *   images: Record<"labels" | "paused" | "merged" | "entropy", string>}} Answer
  * @typedef {{t: number, requests: number, refused: number, point: string | null, queue: number,
  *   p99: number | null}} Second One second; the requests refused are among the requests.
  * @typedef {{queue: number, running: number, point: string | null, mode: string,
@@ -89,7 +91,7 @@ async function reason(response) {
 /** @returns {Promise<Model>} */
 export const model = async () => (await request("v1/model")).json();
 
-/** @returns {Promise<{name: string, url: string}[]>} */
+/** @returns {Promise<{name: string, url: string, thumbnail: string}[]>} */
 export const scenes = async () => (await request("v1/scenes")).json();
 
 /**
@@ -107,14 +109,12 @@ export const scene = async (url) => (await request(url)).blob();
 
 /**
  * @param {Blob} bytes
- * @param {string} mode - a mode, or auto
- * @param {"all" | "mask" | "overlay"} output
+ * @param {Record<string, string>} options
  * @param {AbortSignal} [signal]
  */
-function post(bytes, mode, output, signal) {
-  const query = new URLSearchParams({ mode, output });
+function post(bytes, options, signal) {
   const headers = { "Content-Type": bytes.type || "application/octet-stream" };
-  return request(`v1/segment?${query}`, { method: "POST", body: bytes, headers, signal });
+  return request(`v1/segment?${new URLSearchParams(options)}`, { method: "POST", body: bytes, headers, signal });
 }
 
 /**
@@ -122,10 +122,11 @@ function post(bytes, mode, output, signal) {
  * @param {Blob} bytes
  * @param {string} mode - a mode, or auto
  * @param {AbortSignal} signal
+ * @param {Record<string, string>} [more] - options
  * @returns {Promise<Answer>}
  */
-export const segment = async (bytes, mode, signal) =>
-  (await post(bytes, mode, "all", signal)).json();
+export const segment = async (bytes, mode, signal, more = {}) =>
+  (await post(bytes, { mode, output: "all", ...more }, signal)).json();
 
 /**
  * The mask or the overlay as a PNG file.
@@ -133,4 +134,18 @@ export const segment = async (bytes, mode, signal) =>
  * @param {string} mode - a mode, or auto
  * @param {"mask" | "overlay"} output
  */
-export const png = async (bytes, mode, output) => (await post(bytes, mode, output)).blob();
+export const png = async (bytes, mode, output) => (await post(bytes, { mode, output })).blob();
+
+/**
+ * The mask of a frame that is to be shown in time, and the mode that the service chose.
+ * @param {Blob} bytes
+ * @param {string} mode - a mode, or auto
+ * @param {number} milliseconds
+ * @param {AbortSignal} signal
+ */
+export async function frame(bytes, mode, milliseconds, signal) {
+  const options = { mode, output: "mask", deadline_ms: String(Math.round(milliseconds)) };
+  const response = await post(bytes, options, signal);
+  const point = decodeURIComponent(response.headers.get("X-Paumer-Point") ?? "");
+  return { mask: await response.blob(), mode: response.headers.get("X-Paumer-Mode") ?? mode, point };
+}

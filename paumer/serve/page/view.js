@@ -4,10 +4,38 @@
  * @typedef {import("./service.js").Answer} Answer
  * @typedef {import("./service.js").ClassOf} ClassOf
  * @typedef {import("./picture.js").Picture} Picture
- * @typedef {"overlay" | "labels" | "paused" | "entropy" | "changed" | "image"} Layer
+ * @typedef {"overlay" | "labels" | "paused" | "merged" | "entropy" | "changed" | "image"} Layer
  */
 
+import { byId } from "./dom.js";
+import { mergingOf, parse } from "./mode.js";
+
+/** How much of the image its classes cover. */
+const PAINT = 0.5;
 const CHANGED = [213, 94, 0];
+
+/**
+ * What a layer shows, in a sentence.
+ * @param {Layer} layer
+ * @param {string} mode
+ * @param {number} blocks
+ */
+export function aboutLayer(layer, mode, blocks) {
+  const pauses = parse(mode).stages.some((stage) => !stage.merges);
+  return {
+    overlay: "The classes, painted over the image. Point at a place to name it.",
+    labels: "The classes alone. Point at a place to name it.",
+    paused: pauses
+      ? `Tinted patches paused, because their class was clear by then; the colour tells after which block. The others ran through all ${blocks}.`
+      : `Nothing paused: in this mode every patch runs through all ${blocks} blocks.`,
+    merged: mergingOf(mode)
+      ? "Tinted patches became part of the patch most similar to them and share its label; the colour tells after which block."
+      : "Nothing merged: in this mode every patch stays itself. Set Merge to see similar patches become one.",
+    entropy: "Dark where the network is sure of the class, bright where it is not: pausing spares work in the dark.",
+    changed: "Orange where this mode gives another label than no pausing.",
+    image: "The image as it was sent.",
+  }[layer];
+}
 
 /** An answer whose pictures are decoded when first looked at. */
 class Sheet {
@@ -20,7 +48,7 @@ class Sheet {
     this.pixels = null;
   }
 
-  /** @param {"overlay" | "labels" | "paused" | "entropy"} layer */
+  /** @param {keyof Answer["images"]} layer */
   image(layer) {
     let image = this.images.get(layer);
     if (!image) {
@@ -47,9 +75,9 @@ export class View {
   /** @param {HTMLElement} root */
   constructor(root) {
     this.root = root;
-    this.withPausing = canvasIn(root, "#with");
-    this.without = canvasIn(root, "#without");
-    this.divider = /** @type {HTMLInputElement} */ (root.querySelector("#divider"));
+    this.withPausing = /** @type {HTMLCanvasElement} */ (byId("with"));
+    this.without = /** @type {HTMLCanvasElement} */ (byId("without"));
+    this.divider = /** @type {HTMLInputElement} */ (byId("divider"));
     /** @type {Layer} */
     this.layer = "overlay";
     /** @type {ClassOf | null} */
@@ -171,22 +199,58 @@ export class View {
   async painting(layer, sheet, base) {
     const picture = /** @type {Picture} */ (this.picture);
     const { spotlight } = this;
-    const plain = !sheet || layer === "image" || layer === "changed";
-    const image = plain ? picture.bitmap : await sheet.image(layer);
+    const named = layer === "overlay" ? "labels" : layer;
+    const above = sheet && named !== "image" && named !== "changed" ? await sheet.image(named) : null;
     const labels = sheet && (layer === "changed" || spotlight) ? await sheet.labels() : null;
     const others = sheet && base && layer === "changed" ? await base.labels() : null;
     return (canvas) => {
-      canvas.width = sheet?.answer.width ?? picture.width;
-      canvas.height = sheet?.answer.height ?? picture.height;
+      const { width, height } = sheet?.answer ?? picture;
+      Object.assign(canvas, { width, height });
       const pen = penOf(canvas);
-      pen.drawImage(image, 0, 0, canvas.width, canvas.height);
+      pen.drawImage(picture.bitmap, 0, 0, width, height);
+      if (sheet && above) lay(pen, layer, above, sheet.answer);
       if (!labels) return;
-      const all = pen.getImageData(0, 0, canvas.width, canvas.height);
+      const all = pen.getImageData(0, 0, width, height);
       if (layer === "changed") mark(all.data, labels, others ?? labels);
       if (spotlight) dim(all.data, labels, packed(spotlight.colour));
       pen.putImageData(all, 0, 0);
     };
   }
+
+  /**
+   * Show a frame of a video under its labels.
+   * @param {CanvasImageSource} frame
+   * @param {CanvasImageSource} labels
+   * @param {{width: number, height: number, name: string, mode: string}} of
+   */
+  film(frame, labels, { width, height, name, mode }) {
+    this.drawing++;
+    this.picture = this.sheet = this.base = null;
+    Object.assign(this.withPausing, { width, height });
+    this.root.style.setProperty("--ratio", String(width / height));
+    this.root.classList.add("lone");
+    const pen = penOf(this.withPausing);
+    pen.drawImage(frame, 0, 0, width, height);
+    pen.globalAlpha = PAINT;
+    pen.drawImage(labels, 0, 0, width, height);
+    this.withPausing.setAttribute("aria-label", `${name}, overlay, mode ${mode}`);
+  }
+}
+
+/**
+ * Lay the image of a layer over the picture; pauses and mergings have a pixel for each patch.
+ * @param {CanvasRenderingContext2D} pen
+ * @param {Layer} layer
+ * @param {HTMLImageElement} image
+ * @param {Answer} answer
+ */
+function lay(pen, layer, image, { width, height, patch }) {
+  const byPatch = layer === "paused" || layer === "merged";
+  const [down, across] = byPatch ? [image.height * patch[0], image.width * patch[1]] : [height, width];
+  pen.imageSmoothingEnabled = layer === "entropy";
+  pen.globalAlpha = layer === "overlay" ? PAINT : 1;
+  pen.drawImage(image, 0, 0, across, down);
+  pen.globalAlpha = 1;
 }
 
 /**
@@ -224,7 +288,7 @@ function dim(data, labels, colour) {
 export const packed = (colour) => new Uint32Array(new Uint8Array([...colour, 255]).buffer)[0];
 
 /** @param {string} address */
-async function decode(address) {
+export async function decode(address) {
   const image = new Image();
   image.src = address;
   await image.decode();
@@ -239,12 +303,4 @@ function penOf(canvas) {
   return /** @type {CanvasRenderingContext2D} */ (
     canvas.getContext("2d", { willReadFrequently: true })
   );
-}
-
-/**
- * @param {HTMLElement} root
- * @param {string} selector
- */
-function canvasIn(root, selector) {
-  return /** @type {HTMLCanvasElement} */ (root.querySelector(selector));
 }
