@@ -126,10 +126,10 @@ def replica(predictor, tmp_path):
     predictor.network.save_pretrained(model)
     started = []
 
-    def give():
+    def give(*options):
         words = ["serve", "--model", str(model), "--port", "0", "--threads", "1"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "paumer", *words, "--latency-ms", "2000"],
+            [sys.executable, "-m", "paumer", *words, "--latency-ms", "2000", *options],
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},

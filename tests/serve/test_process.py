@@ -1,10 +1,14 @@
 import asyncio
 import logging
+import os
+import signal
 import socket
 import sys
+import time
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
+import httpx
 import pytest
 import uvicorn
 
@@ -39,6 +43,34 @@ def test_memory_is_given_back_once_in_every_long_pause(monkeypatch):
     assert len(calls) == 1
     ticks(1)
     assert len(calls) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("drain", "signals"), [("1", 1), ("60", 2)])
+def test_a_request_that_does_not_end_keeps_no_service_alive(replica, drain, signals):
+    running, port = replica("--drain-seconds", drain, "--body-seconds", "60")
+    with socket.create_connection(("127.0.0.1", port)) as line:
+        line.sendall(b"POST /v1/segment HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
+        while "paumer_in_flight 1" not in httpx.get(f"http://127.0.0.1:{port}/metrics").text:
+            time.sleep(0.02)
+        for _ in range(signals):
+            assert running.poll() is None
+            running.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+        assert running.wait(8) == 0
+
+
+def test_what_hangs_after_a_signal_is_cut_off(monkeypatch):
+    timer = Mock()
+    monkeypatch.setattr(process, "Timer", timer)
+    service = Mock(spec=Service, draining=False)
+    server = process._Server(uvicorn.Config("none"), service, drain=30)
+    timer.reset_mock()
+    for seconds in (35, 5):
+        server.handle_exit(signal.SIGTERM, None)
+        assert timer.mock_calls[1:] == [call(seconds, os._exit, (1,)), call().start()]
+        timer.reset_mock()
+    assert server.should_exit
 
 
 @pytest.mark.parametrize(
