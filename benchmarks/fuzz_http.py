@@ -34,6 +34,7 @@ _VALUES = (
     "2:0.4 size=1", "2:0.4 protect=class 1", "2:nan", "2:1e999", "9" * 5000, "1:0.5," * 2000, "",
     "fast", "accurate", "mask", "overlay", "all", "entropy", "json", "\0", "é🙂", "%", "[", "{0}",
     "2:0.4 size=" + "9" * 300, "-1:0.5", "2:-0.5", "auto", "paper", "2:0.1 2:0.2", "none exit",
+    "low", "high", "nan", "inf", "-1", "1e-320", "5000", "1:~0.1,2:1 exit",
 )  # fmt: skip
 _HEADERS = (
     "Host: evil.example", "Host: ", "Host: localhost:99999999", "Host: [::1", "Host: [::1]:80",
@@ -92,7 +93,7 @@ class Http:
         """One request."""
         path, body = rng.choice(_PATHS), self._body(rng)
         if rng.random() < 0.5:
-            names = ("mode", "floor", "output", "pause", "x", "mode", "")
+            names = ("mode", "floor", "output", "deadline_ms", "priority", "pause", "x", "mode", "")
             pairs = [(rng.choice(names), rng.choice(_VALUES)) for _ in range(rng.choice((1, 2, 9)))]
             clean = rng.random() < 0.8
             path += "?" + "&".join(f"{n}={quote(v, '' if clean else ' ')}" for n, v in pairs)

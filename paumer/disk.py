@@ -44,13 +44,12 @@ def publish(new: Path, path: Path) -> None:
     """Give a finished file its name; raise if that is taken, be it by a link to nothing."""
     try:
         os.link(new, path)  # Unlike a rename it never replaces anything.
-        new.unlink()
-    except FileExistsError:
-        raise ValueError(f'"{path}" exists: name another --out') from None
-    except OSError:  # A file system without such links.
+    except OSError:  # It is taken, or the file system knows no such links.
         if os.path.lexists(path):
             raise ValueError(f'"{path}" exists: name another --out') from None
         new.rename(path)
+    else:
+        new.unlink()
 
 
 def sync(path: Path) -> None:

@@ -21,6 +21,7 @@ from jaxtyping import Float
 
 from paumer.classes import distinct_colours
 from paumer.disk import replace_file
+from paumer.inference.programs import open_program
 from paumer.mode import Mode, check_runnable
 from paumer.pause_config import Threshold
 from paumer.untrusted import shorten
@@ -184,7 +185,8 @@ def _open_program(path: Path) -> tuple[ExportInfo, Runner]:
     notes = {"paumer.json": ""}
     try:
         with mock.patch.dict(os.environ, TORCH_FORCE_WEIGHTS_ONLY_LOAD="1"):  # Pickles run no code.
-            module = torch.export.load(path, extra_files=notes).module(check_guards=False)
+            program = torch.export.load(open_program(path), extra_files=notes)
+            module = program.module(check_guards=False)
     except Exception as error:  # The reader raises classes of its own for every kind of trouble.
         raise ValueError(f'cannot read "{path}": {shorten(str(error))}') from error
     info = _read_info(path, notes["paumer.json"])

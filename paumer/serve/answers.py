@@ -102,7 +102,7 @@ def everything(result: Segmentation) -> dict[str, object]:
         "width": width,
         "height": height,
         "patch": result.patch,
-        "shares": {name: share for name, share in result.class_ratios().items() if share},
+        "shares": {name: ratio for name, ratio in result.class_ratios().items() if ratio},
         "blocks": {str(block): float((paused == block).mean()) for block in blocks},
         "merged": float((result.merged_after > 0).mean()),
         "images": {name: start + b64encode(png(image)).decode() for name, image in drawn.items()},

@@ -16,7 +16,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from paumer.memory import give_back_memory
 from paumer.serve.service import Service
 
+CONNECTIONS = 1000
+"""Those that are open at a time."""
+
 _GRACE = 5  # Seconds in which everything ends that should.
+_FILES = 64  # Open files that a service may need beside its connections.
 _IDLE_TICKS = 50  # Of a tenth of a second: long enough not to happen between two requests.
 
 
@@ -38,7 +42,7 @@ def run(app: ASGIApp, service: Service, at: socket.socket, seconds: float, drain
     """
     config = uvicorn.Config(
         app,
-        http=patient(seconds),
+        http=patient(seconds, _possible(CONNECTIONS)),
         ws="none",
         log_level="warning",
         access_log=False,
@@ -91,16 +95,48 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def patient(seconds: float) -> type[H11Protocol]:
+def _possible(connections: int) -> int:
+    """So many connections, or those for which the system has files."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit.
+        return connections
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return connections if files < 0 else max(1, min(connections, files - _FILES))
+
+
+def patient(seconds: float, most: int) -> type[H11Protocol]:
     """HTTP that closes connections which do not finish sending a request's head in time.
 
-    Who breaks the rules in the midst of a body gets 400 if no answer has begun, and no other.
+    Where there are more than ``most``, the one closes that has been waited for longest. Who breaks
+    the rules in the midst of a body gets 400 if no answer has begun, and no other.
     """
+    sending: dict[H11Protocol, None] = {}  # Those whose next request is not whole, oldest first.
 
     class Patient(H11Protocol):
         def connection_made(self, transport: Any) -> None:  # Loops have their own kinds.
             super().connection_made(transport)
-            self.loop.call_later(seconds, self.look, (None, True), 1)
+            self.timer = self.loop.call_later(seconds, self.look, (None, True), 1)
+            sending[self] = None
+            if len(self.connections) > most:
+                oldest = next(iter(sending))
+                del sending[oldest]
+                oldest.transport.abort()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            sending.pop(self, None)
+            self.timer.cancel()
+
+        def handle_events(self) -> None:
+            super().handle_events()
+            if self.conn.their_state is h11.DONE:
+                sending.pop(self, None)
+
+        def on_response_complete(self) -> None:
+            sending.pop(self, None)
+            sending[self] = None
+            super().on_response_complete()
 
         def look(self, before: tuple[object, bool], times: int) -> None:
             """Close if no request came since the last look, or one has lasted six looks."""
@@ -112,7 +148,7 @@ def patient(seconds: float) -> type[H11Protocol]:
             if times > (1 if idle else 6):
                 self.transport.abort()
             else:
-                self.loop.call_later(seconds, self.look, seen, times)
+                self.timer = self.loop.call_later(seconds, self.look, seen, times)
 
         def send_400_response(self, msg: str) -> None:
             if self.cycle is not None and not self.cycle.response_complete:

@@ -76,7 +76,7 @@ class Watch:
         recent = sorted(seconds for at, seconds in list(self._latencies) if at >= since)
         if not recent:
             return None, None
-        middle, high = (recent[int(share * (len(recent) - 1) + 0.5)] for share in (0.5, 0.99))
+        middle, high = (recent[int(part * (len(recent) - 1) + 0.5)] for part in (0.5, 0.99))
         return round(1000 * middle, 3), round(1000 * high, 3)
 
     def rate(self) -> float:

@@ -61,9 +61,9 @@ def png():
 class Running:
     """A service behind real HTTP on loopback, with a predictor that can be slowed down."""
 
-    def __init__(self, service, limits):
+    def __init__(self, service, limits, connections):
         self.service = service
-        http = patient(limits.seconds)
+        http = patient(limits.seconds, connections)
         config = uvicorn.Config(create_app(service, limits), http=http, port=0, log_level="error")
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run)
@@ -100,9 +100,9 @@ def serving(predictor):
     """
     started = []
 
-    def give(delay=0.0, limits=None, model=predictor, target=60.0, **options):
+    def give(delay=0.0, limits=None, model=predictor, target=60.0, connections=1000, **options):
         service = Service(model, "small", target, **options)
-        running = Running(service, limits or Limits())
+        running = Running(service, limits or Limits(), connections)
         started.append(running)
         if delay:
             (run,) = service.batcher.runs

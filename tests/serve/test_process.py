@@ -5,6 +5,8 @@ import signal
 import socket
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from types import SimpleNamespace
 from unittest.mock import Mock, call
 
@@ -117,3 +119,29 @@ def test_a_body_that_breaks_the_rules_ends_its_connection_alone(usual, png, capl
     finally:
         log.removeHandler(caplog.handler)
     assert [record for record in caplog.records if record.exc_info] == []
+
+
+@pytest.mark.parametrize("part", [b"", b"POST /v1/seg", _HEAD + b"\r\n3\r\nabc\r\n"])
+def test_clients_that_say_nothing_take_no_connection_from_those_who_do(serving, png, part):
+    running = serving(delay=0.5, connections=8)
+    with ThreadPoolExecutor() as threads, ExitStack() as lines:
+        answer = threads.submit(running.segment, png())
+        while not running.service.batcher.running:
+            time.sleep(0.001)
+        for _ in range(12):
+            line = socket.create_connection(("127.0.0.1", running.port))
+            lines.enter_context(line).sendall(part)
+            time.sleep(0.01)
+            assert len(running.server.server_state.connections) <= 8
+        assert httpx.get(running.url + "/healthz").status_code == 200
+        assert answer.result().status_code == 200
+
+
+def test_connections_leave_files_for_the_rest():
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 500), hard))
+        assert (process._possible(100), process._possible(1000)) == (100, 436)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
