@@ -12,6 +12,7 @@ import argparse
 import faulthandler
 import importlib
 import json
+import math
 import os
 import random
 import re
@@ -21,6 +22,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections import Counter
@@ -38,11 +40,14 @@ KINDS = {
 }
 MOST_SECONDS, MOST_WAIT, MOST_MB, MOST_LETTERS = 5.0, 30.0, 300.0, 2000
 """The bounds of a case: seconds, seconds until it is ended, megabytes above its process's start,
-letters of a message. Seconds are of CPU time; asleep they count if they are too many twice."""
+letters of a message. Seconds are of CPU time, or asleep with a core to spare; what was found by the
+clock counts if it is found twice."""
 KEPT = 5
 """Findings that look the same and are shown, with their inputs saved; more are only counted."""
 _START = 120.0  # Seconds in which a worker must be ready.
-_ASLEEP = " asleep"
+_BY_CLOCK = re.compile(r" asleep|no answer|more than \d+ s")
+_ENDED = ("no answer within", "the process died")
+_TICK = 0.05  # Seconds.
 
 
 class Target(Protocol):
@@ -79,7 +84,7 @@ class Outcome:
             if self.seconds > MOST_SECONDS:
                 return replace(self, what=f"{self.seconds:.1f} s of CPU time")
             if self.asleep > MOST_SECONDS:
-                return replace(self, what=f"{self.asleep:.1f} s{_ASLEEP}")
+                return replace(self, what=f"{self.asleep:.1f} s asleep")
         return self
 
 
@@ -92,7 +97,7 @@ def work(kind: str, name: str, folder: Path, seed: str) -> None:
     target: Target = getattr(importlib.import_module(module), attribute)(folder)
     case = folder / "case"
     importlib.import_module("paumer.study.speed")  # Its seconds count for no case.
-    start = resident()
+    start, clock = resident(), Clock()
     answers.write("ready\n")
     for line in sys.stdin:
         number = int(line)
@@ -103,7 +108,7 @@ def work(kind: str, name: str, folder: Path, seed: str) -> None:
             (case / file).write_bytes(content)
         os.ftruncate(2, 0)  # Of what is printed, the last case's is kept.
         before = max(0.0, resident() - start)
-        outcome = run_case(target, case, number)
+        outcome = run_case(target, case, number, clock)
         outcome = replace(outcome, megabytes=before + outcome.megabytes)
         answers.write(json.dumps(asdict(outcome)) + "\n")
 
@@ -114,7 +119,26 @@ def resident() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def run_case(target: Target, case: Path, number: int) -> Outcome:
+class Clock:
+    """A clock that stands still while this process is stopped or waits for a core."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            before = time.monotonic()
+            time.sleep(_TICK)
+            self.seconds += min(time.monotonic() - before, 2 * _TICK)
+
+    def asleep(self) -> float:
+        """The same without the time in which this thread runs, or waits for a core."""
+        runs, waits, _ = map(int, Path("/proc/thread-self/schedstat").read_text().split())
+        return self.seconds - (runs + waits) / 1e9
+
+
+def run_case(target: Target, case: Path, number: int, clock: Clock) -> Outcome:
     """Run one case and measure what it takes."""
     import torch
 
@@ -137,16 +161,10 @@ def run_case(target: Target, case: Path, number: int) -> Outcome:
             where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
             what = f"{type(error).__name__}{where}: {str(error)[:200]}"
 
-    begin, asleep = time.process_time(), seconds_asleep()
+    begin, asleep = time.process_time(), clock.asleep()
     megabytes = peak_memory(call, torch.device("cpu")) or 0.0
-    seconds, asleep = time.process_time() - begin, seconds_asleep() - asleep
+    seconds, asleep = time.process_time() - begin, clock.asleep() - asleep
     return Outcome(read, seconds, megabytes, what, target.bounded(number), asleep)
-
-
-def seconds_asleep() -> float:
-    """A clock that stands still while this thread runs, or waits for a core."""
-    runs, waits, _ = map(int, Path("/proc/thread-self/schedstat").read_text().split())
-    return time.monotonic() - (runs + waits) / 1e9
 
 
 class Worker:
@@ -189,7 +207,10 @@ class Worker:
         """The next line; empty where the process has ended, None where it does not answer."""
         output: IO[bytes] | None = self.process.stdout
         assert output
-        return output.readline() if select.select([output], [], [], seconds)[0] else None
+        for _ in range(math.ceil(seconds)):  # While this process is stopped no second passes.
+            if select.select([output], [], [], 1)[0]:
+                return output.readline()
+        return None
 
     def close(self) -> None:
         """End the process."""
@@ -252,19 +273,20 @@ def fuzz(
                     said = now
                     found = tally.findings.total()
                     say(f"{kind}: {tally.cases} cases, {tally.read} read, {found} findings")
-                worker = worker or Worker(kind, target or KINDS[kind], folder, seed)
-                outcome = worker.ask(number)
-                if outcome.what.endswith(_ASLEEP):  # Others may have been waiting for a core.
+                for _ in range(2):
+                    worker = worker or Worker(kind, target or KINDS[kind], folder, seed)
                     outcome = worker.ask(number)
+                    if outcome.what.startswith(_ENDED):
+                        worker.close()
+                        worker = None
+                    if not _BY_CLOCK.search(outcome.what):
+                        break
                 tally.add(outcome)
                 if outcome.what:
                     new = tally.findings[alike(outcome)] <= KEPT
                     record(out, f"{kind}-{seed}-{number}", outcome, folder if new else None)
                     if new:
                         say(f"{kind} {number}: {outcome.what}")
-                if outcome.what.startswith(("no answer", "the process died")):
-                    worker.close()
-                    worker = None
         finally:
             if worker:
                 worker.close()

@@ -42,7 +42,7 @@ def kill_predictions(root: Path, kills: int, rng: random.Random) -> bool:
         for name in ("whole", "killed")
     ]
     left = added(root / "killed", root / "whole")
-    print(f"predict: {done} kills, {lost} lost a result, {len(left)} files left behind")
+    print(f"predict: {done} kills, {lost} lost a result, left behind: {left or 'nothing'}")
     return finished and results[0] == results[1] and not (lost or left) and done == kills
 
 
@@ -70,7 +70,7 @@ def kill_exports(root: Path, kills: int, rng: random.Random) -> bool:
     for path in (out, out.with_suffix(".py")):
         path.unlink(missing_ok=True)
     finished, left = export().wait() == 0, leftovers(out.parent)
-    print(f"export: {kills} kills, {neither} broken files, {len(left)} files left behind")
+    print(f"export: {kills} kills, {neither} broken files, left behind: {left or 'nothing'}")
     return finished and not neither and not left
 
 

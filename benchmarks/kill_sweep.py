@@ -60,7 +60,7 @@ def main() -> None:
         f"{kills} kills, {lost} lost a batch; the last start "
         f"{'finished' if finished else 'failed'}; sweep.jsonl is "
         f"{'the same as' if same else 'DIFFERENT from'} the undisturbed one's; "
-        f"{len(left)} files left behind"
+        f"left behind: {', '.join(map(str, left)) or 'nothing'}"
     )
     sys.exit(not finished or not same or bool(lost or left) or kills < arguments.kills)
 

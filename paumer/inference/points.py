@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from paumer.disk import replace_file
+from paumer.disk import remove_leftovers, replace_file
 from paumer.measurement import Measurement
 from paumer.mode import check_runnable
 from paumer.model.directory import POINTS_FILE
@@ -77,4 +77,5 @@ def write_points(directory: Path, points: Mapping[str, Measurement]) -> None:
     for name in points:
         check_point_name(name)
     values = _read_values(directory) | {name: point.to_json() for name, point in points.items()}
+    remove_leftovers(directory)
     replace_file(directory / POINTS_FILE, (json.dumps(values, indent=2) + "\n").encode())

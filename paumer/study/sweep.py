@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from paumer.data.samples import Dataset
-from paumer.disk import replace_file
+from paumer.disk import remove_leftovers, replace_file
 from paumer.inference.predictor import Predictor
 from paumer.inference.tiles import Inference
 from paumer.measurement import Measurement
@@ -84,6 +84,7 @@ class Sweep:
                 f'"{self.directory}" belongs to another sweep (other weights, data or modes): '
                 f"name another directory"
             )
+        remove_leftovers(self.directory)
 
     def fingerprint(self) -> str:
         """A text that changes with whatever changes the counts, so that old ones never mix in."""

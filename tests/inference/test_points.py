@@ -48,6 +48,7 @@ def test_a_point_that_gains_is_kept(tmp_path):
 def test_points_of_other_names_stay(tmp_path):
     fast, faster = (Measurement(mode=Mode.parse(text)) for text in ("2:0.5", "2:0.8"))
     write_points(tmp_path, {"whole": Measurement(mode=UNPAUSED), "fast": fast})
+    (tmp_path / f".{FILE}.0123abcd.new").write_text("of a killed process")
     write_points(tmp_path, {"fast": faster})
     assert read_points(tmp_path) == {"whole": Measurement(mode=UNPAUSED), "fast": faster}
     assert [file.name for file in tmp_path.iterdir()] == [FILE]

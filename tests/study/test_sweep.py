@@ -55,12 +55,14 @@ def test_what_was_counted_is_not_counted_again(predictor, images, tmp_path):
     whole = Sweep(predictor, images(5), MODES, tmp_path / "whole", PAIRS).run()
     Sweep(predictor, images(5), MODES, tmp_path / "cut", PAIRS).run()
     lost = tmp_path / "cut/counts/batch-00001.npz"
-    lost.unlink()
+    lost.rename(lost.with_name(f".{lost.name}.0123abcd.new"))  # Killed while it was written.
     data = images(5)
     again = Sweep(predictor, data, MODES, tmp_path / "cut", PAIRS).run()
     assert len(data.given) == 1 + 2  # The first image for the batch size, and the lost batch.
     for one_tally, other in zip(whole, again, strict=True):
         assert np.array_equal(one_tally.images, other.images)
+    names = [{path.name for path in (tmp_path / out).rglob("*")} for out in ("whole", "cut")]
+    assert names[0] == names[1]
 
 
 def test_processes_share_a_folder(predictor, images, tmp_path):
