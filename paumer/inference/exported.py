@@ -24,7 +24,7 @@ from paumer.disk import replace_file
 from paumer.inference.programs import open_program
 from paumer.mode import Mode, check_runnable
 from paumer.pause_config import Threshold
-from paumer.untrusted import shorten
+from paumer.untrusted import quoted, shorten
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -43,6 +43,9 @@ SUFFIXES = (".onnx", ".pt2")
 NORMALISED, INNER = "normalised", ("coarse_logits", "paused_after", "merged_after")
 """Names of what goes into a file's inner part, and of what comes out, the last where it merges."""
 
+_KINDS = {"config": (dict,), "points": (dict,), "free": (bool,), "depth": (int,)}
+_KINDS["size"] = (list, type(None))
+_DEEPEST = 1000
 _SHAPES = 16  # OpenVINO keeps so many images' shapes and modes prepared.
 
 
@@ -133,12 +136,18 @@ class ExportInfo:
     def from_json(cls, text: str) -> Self:
         """What ``to_json`` wrote."""
         values = json.loads(text)
-        if values.pop("format", None) != FORMAT:
+        if not isinstance(values, dict) or values.get("format") != FORMAT:
             raise ValueError("it was exported by another version of paumer: export it again")
-        values = {item.name: values[item.name] for item in fields(cls)}
-        height, width = values["size"] or (0, 0)
-        size = (height, width) if values["size"] else None
-        return cls(**{**values, "mode": Mode.parse(values["mode"]), "size": size})
+        values = {item.name: values.get(item.name) for item in fields(cls)}
+        sides = values["size"] or []
+        for name, value in values.items():
+            if type(value) not in _KINDS.get(name, (str,)):
+                raise ValueError(f"its {name} cannot be {quoted(value)}")
+        if not 0 < values["depth"] <= _DEEPEST:
+            raise ValueError(f"its depth cannot be {values['depth']}")
+        if sides and not (len(sides) == 2 and all(type(n) is int and n > 0 for n in sides)):
+            raise ValueError(f"its size cannot be {quoted(sides)}")
+        return cls(**{**values, "mode": Mode.parse(values["mode"]), "size": tuple(sides) or None})
 
 
 def check_exportable(mode: Mode) -> None:
@@ -162,13 +171,23 @@ def open_exported(
     """
     if not path.is_file():
         raise FileNotFoundError(f'there is no exported file "{path}": make it with paumer export')
-    if path.suffix == ".pt2":
-        return _open_program(path)
+    program = path.suffix == ".pt2"
+    info, run = _open_program(path) if program else _open_onnx(path, runtime, threads)
+
+    def runner(images: np.ndarray, mode: Mode) -> tuple[np.ndarray, ...]:
+        try:
+            return run(images, mode)
+        except Exception as error:  # Runtimes raise classes of their own.
+            raise ValueError(f'cannot run "{path}": {shorten(str(error))}') from error
+
+    return info, runner
+
+
+def _open_onnx(path: Path, runtime: str | None, threads: int | None) -> tuple[ExportInfo, Runner]:
     proto, info = read_onnx(path)
     inner = inner_part(proto)
-    run = (_openvino if (runtime or info.runtime) == "openvino" else _onnxruntime)(
-        path, inner, threads
-    )
+    start = _openvino if (runtime or info.runtime) == "openvino" else _onnxruntime
+    run = start(path, inner, threads)
     # Activations are rounded together: images run one by one, and none depends on the others.
     rounded = any(node.op_type == "DynamicQuantizeLinear" for node in proto.graph.node)
 
@@ -218,7 +237,7 @@ def start_onnxruntime(path: Path, content: bytes, threads: int | None = None) ->
         raise ValueError(f'cannot run "{path}": {shorten(str(error))}') from error
 
 
-def _openvino(path: Path, proto: "ModelProto", threads: int | None) -> _Infer:
+def _openvino(_: Path, proto: "ModelProto", threads: int | None) -> _Infer:
     """OpenVINO is fast where it knows all shapes: it prepares each shape and mode it meets."""
     openvino = need("openvino", "openvino")
     settings: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
@@ -234,12 +253,9 @@ def _openvino(path: Path, proto: "ModelProto", threads: int | None) -> _Infer:
             if key not in ready:
                 if len(ready) >= _SHAPES:
                     ready.clear()
-                try:
-                    model = core.read_model(with_inputs(proto, more).SerializeToString())
-                    model.reshape({NORMALISED: list(images.shape)})
-                    compiled = core.compile_model(model, "CPU", settings)
-                except RuntimeError as error:
-                    raise ValueError(f'cannot run "{path}": {shorten(str(error))}') from error
+                model = core.read_model(with_inputs(proto, more).SerializeToString())
+                model.reshape({NORMALISED: list(images.shape)})
+                compiled = core.compile_model(model, "CPU", settings)
                 ready[key] = compiled.create_infer_request()
             results = ready[key].infer({NORMALISED: images})
             return [results[item.name].copy() for item in proto.graph.output]
@@ -314,8 +330,8 @@ def _read_info(path: Path, text: str) -> ExportInfo:
         raise ValueError(f'"{path}" was not made by paumer export: it does not say what it takes')
     try:
         return ExportInfo.from_json(text)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f'cannot use "{path}": {error}') from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f'cannot use "{path}": {shorten(str(error))}') from error
 
 
 def need(module: str, extra: str) -> ModuleType:

@@ -2,13 +2,21 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from paumer import load
-from paumer.inference.exported import ExportInfo, check_exportable, is_exported, need, open_exported
+from paumer.inference.exported import (
+    ExportInfo,
+    _read_info,
+    check_exportable,
+    is_exported,
+    need,
+    open_exported,
+)
 from paumer.measurement import Measurement
 from paumer.mode import Mode
 
@@ -87,6 +95,31 @@ def test_other_files_are_refused(tmp_path):
     onnx.save(proto, tmp_path / "old.onnx")
     with pytest.raises(ValueError, match=r'cannot use ".*old\.onnx": it was exported by another'):
         load(tmp_path / "old.onnx")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("config", None),
+        ("points", []),
+        ("depth", True),
+        ("depth", 10**9),
+        ("depth", 0),
+        ("free", 1),
+        ("size", [64]),
+        ("size", [64, -64]),
+        ("mode", "x" * 9999),
+        ("runtime", None),
+    ],
+)
+def test_what_a_file_says_of_itself_is_checked(name, value):
+    values = {**json.loads(INFO.to_json()), name: value}
+    with pytest.raises(ValueError, match=r'^cannot use "any\.onnx": .{9,700}$'):
+        _read_info(Path("any.onnx"), json.dumps(values))
+    del values[name]
+    if name != "size":
+        with pytest.raises(ValueError, match=f'^cannot use "any.onnx": its {name} cannot be None'):
+            _read_info(Path("any.onnx"), json.dumps(values))
 
 
 class Harm:
