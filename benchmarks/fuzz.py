@@ -260,17 +260,16 @@ def fuzz(
     say: Callable[[str], None] = print,
 ) -> Tally:
     """Run cases of a kind for so many seconds; findings are saved below ``out``."""
-    tally, begin, said = Tally(), time.monotonic(), time.monotonic()
+    tally, clock, said = Tally(), Clock(), 0.0
     worker: Worker | None = None
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         try:
             for number in numbers:
-                now = time.monotonic()
-                if now - begin >= seconds:
+                if clock.seconds >= seconds:
                     break
-                if now - said >= 60:
-                    said = now
+                if clock.seconds - said >= 60:
+                    said = clock.seconds
                     found = tally.findings.total()
                     say(f"{kind}: {tally.cases} cases, {tally.read} read, {found} findings")
                 for _ in range(2):

@@ -101,6 +101,9 @@ def write_verified(  # Nine parameters: what is written, what it is held against
     script, name = partial.with_suffix(".py"), out.with_suffix(".py").name
     # Windows are cut by paumer alone.
     scripted = info.runtime != "program" and not info.size and not predictor.config.window
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for path in (partial, script):  # Of a killed export; or links, which are not to be followed.
+        path.unlink(missing_ok=True)
     try:
         if info.runtime == "program":
             export_program(predictor.weights(), partial, info)

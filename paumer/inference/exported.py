@@ -43,8 +43,13 @@ SUFFIXES = (".onnx", ".pt2")
 NORMALISED, INNER = "normalised", ("coarse_logits", "paused_after", "merged_after")
 """Names of what goes into a file's inner part, and of what comes out, the last where it merges."""
 
-_KINDS = {"config": (dict,), "points": (dict,), "free": (bool,), "depth": (int,)}
-_KINDS["size"] = (list, type(None))
+_KINDS: dict[str, tuple[type, ...]] = {
+    "config": (dict,),
+    "points": (dict,),
+    "free": (bool,),
+    "depth": (int,),
+    "size": (list, type(None)),
+}
 _DEEPEST = 1000
 _SHAPES = 16  # OpenVINO keeps so many images' shapes and modes prepared.
 

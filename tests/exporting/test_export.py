@@ -324,9 +324,21 @@ def test_what_fails_on_the_way_leaves_no_file(folder, tmp_path, monkeypatch):
 
     stub(folder, monkeypatch)
     monkeypatch.setattr("paumer.exporting.verify.compare", fail)
+    out = tmp_path / "new" / "folder" / "x.onnx"
     with pytest.raises(OSError, match="no space"):
+        paumer.export(folder / "model", out, "quick")
+    assert list(out.parent.iterdir()) == []
+
+
+def test_a_prepared_link_is_not_followed(folder, tmp_path, monkeypatch):
+    (tmp_path / "notes").write_text("of the user")
+    for name in (".x.partial.onnx", ".x.partial.py"):
+        (tmp_path / name).symlink_to(tmp_path / "notes")
+    stub(folder, monkeypatch, change=lambda _: b"half")
+    with pytest.raises(ValueError, match="cannot read"):
         paumer.export(folder / "model", tmp_path / "x.onnx", "quick")
-    assert list(tmp_path.iterdir()) == []
+    assert [file.name for file in tmp_path.iterdir()] == ["notes"]
+    assert (tmp_path / "notes").read_text() == "of the user"
 
 
 def test_a_file_that_appears_meanwhile_is_kept(folder, tmp_path, monkeypatch):
