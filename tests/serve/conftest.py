@@ -61,7 +61,7 @@ def png():
 class Running:
     """A service behind real HTTP on loopback, with a predictor that can be slowed down."""
 
-    def __init__(self, service, limits, connections):
+    def __init__(self, service, limits, connections=1000):
         self.service = service
         http = patient(limits.seconds, connections)
         config = uvicorn.Config(create_app(service, limits), http=http, port=0, log_level="error")
