@@ -35,7 +35,7 @@ POINTS = [
         "speed_up": speed,
         "where": "two cores",
         "work": 0.9 / speed + 0.1,
-        "latency_ms": 400 / speed,
+        "latency_ms": 200 / speed,
     }
     for name, mode, miou, speed in (
         ("accurate", "none", 0.645, 1.0),

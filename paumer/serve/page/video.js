@@ -169,7 +169,8 @@ export class Film {
   /** Begin at a rate at which the governor has to choose; more than the fastest point keeps is not offered. */
   setPace() {
     const times = this.model.points.map((point) => point.latency_ms ?? 100);
-    const most = Math.max(2, Math.min(30, Math.floor(1000 / times[times.length - 1])));
+    // A frame may be larger than what was timed, and is also decoded and painted.
+    const most = Math.max(2, Math.min(30, Math.floor(500 / times[times.length - 1])));
     inputOf("rate").max = String(most);
     inputOf("rate").value = String(Math.max(1, Math.round(most / 2)));
   }
