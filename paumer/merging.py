@@ -15,17 +15,21 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from paumer import pausing
+from paumer.pausing import Stage, Tokens
 
 Patches = Float[Tensor, "b n d"]
 Sizes = Float[Tensor, "b n"]
 
 
 class Match(NamedTuple):
-    """Which patches stay, in their order, which join another one, and which one they join."""
+    """Which patches stay, in their order, which join another one, and which one they join.
+
+    ``into`` points into ``kept``.
+    """
 
     kept: Int[Tensor, "b k"]
     joining: Int[Tensor, "b m"]
-    target: Int[Tensor, "b m"]
+    into: Int[Tensor, "b m"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +45,10 @@ class Merge:
 
     def pairs(self) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
         """The patches of the whole batch that joined others, and those they joined."""
-        _, joining, target = self.match
+        kept, joining, into = self.match
         index = self.patch_index
-        return index.gather(1, joining).flatten(), index.gather(1, target).flatten()
+        target = index.gather(1, kept).gather(1, into)
+        return index.gather(1, joining).flatten(), target.flatten()
 
 
 def merged_count(n: int, ratio: float) -> int:
@@ -57,40 +62,43 @@ def match(patches: Patches, keep: int) -> Match:
     Patches at even positions may join one at an odd position: the most similar one, by cosine.
     Those most alike do; equals go to the first.
     """
-    batch, n, _ = patches.shape
-    patches = patches.detach()
+    n, patches = patches.shape[1], patches.detach()
     length = torch.linalg.vector_norm(patches, dim=-1, keepdim=True).clamp(min=1e-12)
     # Cosines but for the length of the one who looks: it is the same for all it looks at.
     similar = patches[:, ::2] @ (patches[:, 1::2] / length[:, 1::2]).transpose(1, 2)
-    best, partner = similar.max(-1)
-    best = best / length[:, ::2, 0]
+    best = similar.amax(-1) / length[:, ::2, 0]
     chosen = best.argsort(dim=1, descending=True, stable=True)[:, : n - keep]
-    joining, target = 2 * chosen, 2 * partner.gather(1, chosen) + 1
-    stays = torch.ones(batch, n, dtype=torch.long, device=patches.device).scatter(1, joining, 0)
-    kept = stays.argsort(dim=1, descending=True, stable=True)[:, :keep]
-    return Match(kept, joining, target)
+    # Whom they join is asked of the chosen only: finding where a maximum lies is slow.
+    joining, target = 2 * chosen, 2 * take(similar, chosen).argmax(-1) + 1
+    stays = _all_but(joining, n)
+    return Match(_where(stays, keep), joining, stays.cumsum(1).gather(1, target) - 1)
 
 
 def merge(
-    patches: Patches, sizes: Sizes, match: Match
-) -> tuple[Float[Tensor, "b k d"], Float[Tensor, "b k"]]:
-    """The means of what goes together, over the patches it stands for, and how many these are."""
-    kept, joining, target = match
-    together = sizes.scatter_add(1, target, sizes.gather(1, joining))
-    weight = sizes / together.scatter(1, joining, together.gather(1, target))
-    parts, n = (patches * weight[..., None]).flatten(0, 1), patches.shape[1]
-    # Only what joins another is added, which is faster than adding up everything.
-    more = parts.index_select(0, pausing.rows_of(joining, n))
-    parts = parts.index_add_(0, pausing.rows_of(target, n), more)
-    return take(parts.view(patches.shape), kept), together.gather(1, kept)
+    tokens: Tokens, sizes: Sizes, match: Match, prefix: int = 0
+) -> tuple[Float[Tensor, "b s d"], Float[Tensor, "b k"]]:
+    """The tokens that are left, and how many patches each stands for.
+
+    What others joined is the mean over all of these; the ``prefix`` stays as it is.
+    """
+    kept, joining, into = match
+    left = pausing.pause(tokens, pausing.rows_of(kept, tokens.shape[1], prefix))
+    more = sizes.gather(1, joining)
+    sizes = sizes.gather(1, kept).scatter_add(1, into, more)
+    # A mean moves towards what joins it, by its part of the whole: only these rows are touched.
+    way = take(tokens, joining + prefix) - take(left, into + prefix)
+    way = way * (more / sizes.gather(1, into))[..., None]
+    rows = pausing.rows_of(into + prefix, left.shape[1])
+    left.flatten(0, 1).index_add_(0, rows, way.flatten(0, 1))
+    return left, sizes
 
 
 def spread(values: Int[Tensor, "b k"], match: Match) -> Int[Tensor, "b n"]:
     """Values of those that stayed, given to all that are part of them."""
-    kept, joining, target = match
+    kept, joining, into = match
     count = kept.shape[1] + joining.shape[1]
     whole = values.new_zeros(kept.shape[0], count).scatter(1, kept, values)
-    return whole.scatter(1, joining, whole.gather(1, target))
+    return whole.scatter(1, joining, values.gather(1, into))
 
 
 def take(values: Float[Tensor, "b n d"], index: Int[Tensor, "b m"]) -> Float[Tensor, "b m d"]:
@@ -99,41 +107,42 @@ def take(values: Float[Tensor, "b n d"], index: Int[Tensor, "b m"]) -> Float[Ten
 
 
 def come_apart(
-    active: int, events: Sequence[Merge | Int[Tensor, "b _k"]], counts: Sequence[int]
-) -> tuple[Int[Tensor, "b n"], list[Int[Tensor, "b _p"]]]:
+    active: int, events: Sequence[Stage | Merge]
+) -> tuple[Int[Tensor, "b n"], list[tuple[Stage, Int[Tensor, "b _p"]]]]:
     """Where each patch of the images is found once all tokens stand in one row.
 
     The row begins with the ``active`` tokens; behind them stand those of each pause that paused,
-    the first pause first. ``events`` are mergings and, of each pause, the positions that continued,
-    in the order they happened, ``counts`` the number of tokens before each of them. Also gives,
-    for each pause, which of its tokens paused.
+    the first pause first. ``events`` are all pauses and mergings in the order they happened. Also
+    gives the pauses, each with which of its tokens paused.
     """
-    paused = [
-        _others(event, count)
-        for event, count in zip(events, counts, strict=True)
-        if not isinstance(event, Merge)
-    ]
-    ends = torch.tensor([0, *(part.shape[1] for part in paused)]).cumsum(0).tolist()
-    first = events[0].match.kept if isinstance(events[0], Merge) else events[0]
-    batch, device, left = first.shape[0], first.device, len(paused)
-    rows = torch.arange(active, device=device).expand(batch, -1)
-    for event, count in zip(reversed(events), reversed(counts), strict=True):
+    paused = []
+    for event in events:
+        if isinstance(event, Stage):
+            n, kept = event.patch_index.shape[1], event.kept
+            paused.append((event, _where(_all_but(kept, n), n - kept.shape[1])))
+    end = active + sum(places.shape[1] for _, places in paused)
+    images, device = events[0].patch_index.shape[0], events[0].patch_index.device
+    rows, left = torch.arange(active, device=device).expand(images, -1), list(paused)
+    for event in reversed(events):
         if isinstance(event, Merge):
             rows = spread(rows, event.match)
-            continue
-        left -= 1
-        behind = active + torch.arange(ends[left], ends[left + 1], device=device)
-        whole = rows.new_zeros(batch, count).scatter(1, event, rows)
-        rows = whole.scatter(1, paused[left], behind.expand(batch, -1))
+        else:
+            _, places = left.pop()
+            begin = end - places.shape[1]
+            own = torch.arange(begin, end, device=device).expand(images, -1)
+            whole = torch.zeros_like(event.patch_index).scatter(1, event.kept, rows)
+            rows, end = whole.scatter(1, places, own), begin
     return rows, paused
 
 
-def _others(kept: Int[Tensor, "b k"], count: int) -> Int[Tensor, "b p"]:
-    """The positions below ``count`` that are not kept, in order."""
-    gone = torch.ones(kept.shape[0], count, dtype=torch.long, device=kept.device).scatter(
-        1, kept, 0
-    )
-    return gone.argsort(dim=1, descending=True, stable=True)[:, : count - kept.shape[1]]
+def _all_but(index: Int[Tensor, "b m"], n: int) -> Int[Tensor, "b n"]:
+    """Ones, with zeros at ``index``."""
+    return index.new_ones(index.shape[0], n).scatter(1, index, 0)
+
+
+def _where(ones: Int[Tensor, "b n"], count: int) -> Int[Tensor, "b k"]:
+    """Where the ones are, in order; each image has ``count`` of them."""
+    return ones.argsort(dim=1, descending=True, stable=True)[:, :count]
 
 
 def part_of(merges: Sequence[Merge], patches: int) -> Int[Tensor, " n"]:
@@ -143,8 +152,8 @@ def part_of(merges: Sequence[Merge], patches: int) -> Int[Tensor, " n"]:
     """
     own = torch.arange(patches, device=merges[0].patch_index.device)
     for merge in merges:
-        index, (_, joining, target) = merge.patch_index, merge.match
+        joining, target = merge.pairs()
         step = torch.arange(patches, device=own.device)
-        step[index.gather(1, joining).flatten()] = index.gather(1, target).flatten()
+        step[joining] = target
         own = step[own]
     return own

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from paumer.merging import Merge, come_apart, match, merge, merged_count, spread
 from paumer.model.backbone import attention_bias
+from paumer.pausing import Stage
 
 
 def tokens(batch, n, seed=0, width=6):
@@ -52,7 +53,7 @@ def test_equals_go_to_the_first():
     found = match(torch.ones(1, 6, 3), 4)
     assert found.kept.tolist() == [[1, 3, 4, 5]]
     assert found.joining.tolist() == [[0, 2]]
-    assert found.target.tolist() == [[1, 1]]
+    assert found.into.tolist() == [[0, 0]]
     assert owner_of(found).tolist() == [[0, 0, 0, 1, 2, 3]]
 
 
@@ -102,10 +103,9 @@ def test_the_bias_counts_a_token_as_often_as_it_stands_for_a_patch():
 def test_patches_come_apart_to_where_they_went(n, plan, seed):
     batch = 2
     active = torch.arange(batch * n).view(batch, n)
-    events, counts, gone, members = [], [], [], [[[i] for i in row] for row in active.tolist()]
+    events, gone, members = [], [], [[[i] for i in row] for row in active.tolist()]
     for number, (merges, ratio) in enumerate(plan):
         count = active.shape[1]
-        counts.append(count)
         if merges and count > 1:
             keep = merged_count(count, ratio)
             found = match(tokens(batch, count, seed + number), keep)
@@ -119,13 +119,14 @@ def test_patches_come_apart_to_where_they_went(n, plan, seed):
         else:
             keep = max(1, count - int(ratio * count))
             kept = torch.stack([torch.randperm(count)[:keep].sort().values for _ in range(batch)])
-            events.append(kept)
+            empty = torch.zeros(batch, count, 0)
+            events.append(Stage(1, empty, active, empty, empty.sum(2), kept, kept[0]))
             pairs = list(zip(members, kept.tolist(), strict=True))
             gone.append([[m for i, m in enumerate(row) if i not in k] for row, k in pairs])
             members = [[row[i] for i in k] for row, k in pairs]
         active = active.gather(1, kept)
-    rows, paused = come_apart(active.shape[1], events, counts)
-    assert [part.shape[1] for part in paused] == [len(part[0]) for part in gone]
+    rows, paused = come_apart(active.shape[1], events)
+    assert [part.shape[1] for _, part in paused] == [len(part[0]) for part in gone]
     for image in range(batch):
         line = [*members[image], *(m for part in gone for m in part[image])]
         assert [image * n + i in line[rows[image, i]] for i in range(n)] == [True] * n

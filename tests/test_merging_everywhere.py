@@ -1,6 +1,8 @@
 """Modes that merge, and modes that let all patches leave, wherever a mode goes."""
 
 import json
+import threading
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,7 +12,12 @@ from PIL import Image
 from paumer import Inference, Measurement, Mode, build_model, load
 from paumer.cli.main import app
 from paumer.data.images import read_image
+from paumer.inference.governor import Pace
+from paumer.inference.jobs import Job
 from paumer.inference.points import write_points
+from paumer.inference.sources import find_sources
+from paumer.inference.video import VideoWriter
+from paumer.mode import UNPAUSED
 from paumer.serve.service import Service
 from paumer.study.cost import cost_tables, predict_speed
 from paumer.study.speed import SpeedSettings
@@ -110,6 +117,46 @@ def test_points_are_rungs_of_the_service(model, image):
             assert 0 < service.work_ratio(done.result) < 1
     finally:
         service.stop()
+
+
+def test_a_busy_service_merges(model, image):
+    predictor, square = load(model, device="cpu"), image[:, :64]
+    service = Service(predictor, target=8.0)
+    service.start()
+    service.seconds = (1.0, 0.7, 0.5, 0.4)  # A machine so slow that its clock is sure.
+    gate, (run,) = threading.Event(), service.batcher.runs
+    service.batcher.runs = [lambda *batch: (gate.wait(60), run(*batch))[1]]
+    try:
+        auto = service.read({})
+        crowd = [service.submit(square, auto) for _ in range(9)]
+        gate.set()
+        results = [done.result(60).result for done in crowd]
+        later = service.submit(square, auto).result(60).result
+    finally:
+        service.stop()
+    used = {str(result.mode) for result in results}
+    assert {MERGES, BOTH} <= used
+    assert str(later.mode) == "none"
+    expected = {mode: predictor.predict(square, mode).labels for mode in used}
+    assert all(np.array_equal(r.labels, expected[str(r.mode)]) for r in results)
+
+
+def test_a_video_in_a_hurry_merges(model, image, tmp_path):
+    pytest.importorskip("av", reason="video needs PyAV")
+    predictor = load(model, device="cpu")
+    with VideoWriter(tmp_path / "in.mp4", Fraction(25)) as writer:
+        for _ in range(12):
+            writer.write(image)
+    rungs = [
+        Measurement(mode=Mode.parse(text), images_per_second=speed, miou=0.7 - speed / 10)
+        for text, speed in (("none", 1.0), (MERGES, 1.3), (BOTH, 2.0))
+    ]
+    # At first all but the last seem too slow; then the machine is found to be faster.
+    job = Job(predictor, UNPAUSED, tmp_path / "out", pace=Pace(rungs, 0.4))
+    outcome = job.run_video(find_sources([tmp_path / "in.mp4"])[0])
+    assert outcome.written == 12
+    line = json.loads((tmp_path / "out/predictions.jsonl").read_text())
+    assert line["modes"].keys() >= {MERGES, BOTH}
 
 
 @pytest.mark.parametrize("text", MODES)

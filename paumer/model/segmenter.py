@@ -232,10 +232,10 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
         patches = walk.tokens[:, prefix:]
         match = merging.match(patches, keep)
         sizes = torch.ones_like(patches[..., 0]) if walk.sizes is None else walk.sizes
-        patches, sizes = merging.merge(patches, sizes, match)
+        tokens, sizes = merging.merge(walk.tokens, sizes, match, prefix)
         return replace(
             walk,
-            tokens=torch.cat([walk.tokens[:, :prefix], patches], 1),
+            tokens=tokens,
             patch_index=index.gather(1, match.kept),
             table=None if walk.table is None else gather_table(walk.table, match.kept),
             merges=(*walk.merges, Merge(merge.block, index, match)),
@@ -284,14 +284,14 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
         own = walk.tokens[:, prefix:]
         if early_exit:
             values = [self._log_probabilities(walk)]
-            values += [take(s.logits.log_softmax(-1), p) for s, p in _pairs(walk, paused)]
+            values += [take(s.logits.log_softmax(-1), p) for s, p in paused]
             return take(torch.cat(values, 1), rows)
-        tokens = [own, *(take(s.tokens[:, prefix:], p) for s, p in _pairs(walk, paused))]
+        tokens = [own, *(take(s.tokens[:, prefix:], p) for s, p in paused)]
         whole = self.backbone.norm(torch.cat(tokens, 1))
         if not isinstance(self.decoder, TokenDecoder):
             return take(whole, rows)
         sizes = [walk.sizes]
-        for stage, places in _pairs(walk, paused):
+        for stage, places in paused:
             before = torch.ones_like(stage.score) if stage.sizes is None else stage.sizes
             sizes.append(before.gather(1, places))
         return take(self.decoder.token_logits(whole, torch.cat(sizes, 1)), rows)
@@ -368,12 +368,6 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
             return total + (self.decoder.macs(active) if active else 0)
         whole = not isinstance(self.decoder, TokenDecoder)
         return total + self.decoder.macs(patches if whole else active + paused)
-
-
-def _pairs(
-    walk: Walk, paused: Sequence[Int[Tensor, "b _p"]]
-) -> Iterator[tuple[Stage, Int[Tensor, "b _p"]]]:
-    return zip(walk.stages, paused, strict=True)
 
 
 def pad_to_patches(images: Images, patch: tuple[int, int]) -> Float[Tensor, "b 3 height width"]:

@@ -45,14 +45,11 @@ class Walk:
         both: list[Stage | Merge] = [*self.merges, *self.stages]
         return sorted(both, key=lambda event: (event.block, isinstance(event, Stage)))
 
-    def come_apart(self) -> tuple[Int[Tensor, "b n"], list[Int[Tensor, "b _p"]]]:
+    def come_apart(
+        self,
+    ) -> tuple[Int[Tensor, "b n"], list[tuple[Stage, Int[Tensor, "b _p"]]]]:
         """Where each patch is found once some were merged: see `merging.come_apart`."""
-        events = self.events
-        return merging.come_apart(
-            self.patch_index.shape[1],
-            [event.kept if isinstance(event, Stage) else event for event in events],
-            [event.patch_index.shape[1] for event in events],
-        )
+        return merging.come_apart(self.patch_index.shape[1], self.events)
 
     def select(self, images: Int[Tensor, " g"]) -> "Walk":
         """The same walk of some of its images."""

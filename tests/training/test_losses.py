@@ -212,10 +212,8 @@ def test_merged_patches_are_what_the_one_is_that_they_are_part_of(network, batch
             shown = grid.transpose(1, 2).reshape(2, -1, *prediction.grid)
             expected = expected + loss.cross_entropy(shown, labels)
         else:
-            joining, target = (index.gather(1, part) for part in event.match[1:])
-            for here, there in zip(
-                joining.flatten().tolist(), target.flatten().tolist(), strict=True
-            ):
+            joining, target = event.pairs()
+            for here, there in zip(joining.tolist(), target.tolist(), strict=True):
                 owner = [there if one == here else one for one in owner]
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
     found.backward()
