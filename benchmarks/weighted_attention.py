@@ -5,6 +5,7 @@
 On one thread, three heads of 64 channels; milliseconds, best of interleaved rounds.
 """
 
+import argparse
 from collections.abc import Callable
 
 import torch
@@ -49,6 +50,9 @@ def ways(tokens: int) -> dict[str, Callable[[], Tensor]]:
 @torch.inference_mode()
 def main() -> None:
     """Print the times."""
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     torch.set_num_threads(1)
     for tokens in (562, 369):
         runs = ways(tokens)
