@@ -19,6 +19,7 @@ from paumer.data.datasets import open_dataset
 from paumer.data.images import read_folder
 from paumer.data.samples import Dataset, spread
 from paumer.exporting import onnx, verify
+from paumer.exporting.rounding import round_layers
 from paumer.exporting.traced import describe
 from paumer.inference.engines import Engine, FileEngine, make_engine
 from paumer.inference.exported import is_exported, keep_points
@@ -287,20 +288,20 @@ def export(  # The options of the command, by their names.
     pixels: Literal["uint8", "normalised"] = "uint8",
     input: str | int | None = None,
     images: str | Path | None = None,
-    data: DataLike | None = None,
+    calibrate: DataLike | None = None,
     split: str = "val",
     limit: int | None = 100,
     max_drop: float = 0.5,
     progress: Progress | None = None,
 ) -> Exported:
-    """Write a model as one verified file for any image size, and a script that uses it.
+    """Write a model as one verified file for any image size and mode, and a script that uses it.
 
         model.export("mine.onnx", "fast")
 
-    The file runs in any mode that does not merge, and in ``mode`` where none is given; with
-    ``input`` it takes images of that size in that mode alone. It is verified on 20 ``images`` of a
-    folder, or on the sample set and synthetic scenes. With ``data`` 8 bits are refused if they lose
-    more than ``max_drop`` points of mIoU there.
+    It runs in ``mode`` where none is given; for OpenVINO in that mode alone, and with ``input`` on
+    images of that size too. It is verified on 20 ``images`` of a folder, or on the sample set and
+    synthetic scenes. With ``calibrate`` it is in 8 bits, by ranges seen on 24 images of that data's
+    train split, and refused if it loses more than ``max_drop`` points of mIoU on ``split``.
     """
     out, script = Path(out), verify.script_of(Path(out), format == "program")
     predictor = _opened(model)
@@ -314,29 +315,32 @@ def export(  # The options of the command, by their names.
     info = describe(predictor.weights(), chosen, size, **more)
     samples = [open_dataset("sample", name) for name in ("train", "val", "test")]
     seen = read_folder(Path(images), 20) if images else verify.sample_images(samples)
-    modes = [chosen]
     if size is not None:
         seen = [np.asarray(Image.fromarray(image).resize(size[::-1])) for image in seen]
-    elif info.free and format != "openvino":
+    modes = [chosen]
+    if info.free:
         modes = list(dict.fromkeys([chosen, Mode(), *info.modes.values()]))
-    rounded, rounding = format == "onnx-int8", list["Rounded"]()
-    if data is not None and not rounded:
-        raise ValueError("--data says what 8 bits cost: give it with --format onnx-int8")
+    if calibrate is not None and format == "program":
+        raise ValueError("a torch.export program has no 8 bits: calibrate another --format")
+    rounding, found = list["Rounded"](), None if format != "onnx-int8" else partial(round_layers)
+    if calibrate is not None:
+        learned, counted = (_opened_data(calibrate, name) for name in ("train", split))
+        looked = [learned[index].image for index in spread(len(learned), 24)]
+        found = partial(verify.rounded_by, predictor, info, looked, modes)
 
     def accept(file: Predictor) -> None:
         """Look at what 8 bits cost before the file gets its name."""
         from paumer.study.rounding import compare_rounded
 
-        if data is not None:
-            dataset = _opened_data(data, split)
+        if calibrate is not None:
             rounding[:] = compare_rounded(
-                predictor, file, dataset, modes, limit, max_drop, progress
+                predictor, file, counted, modes, limit, max_drop, progress
             )
 
     reopen = partial(open_file, Predictor, threads=torch.get_num_threads())
-    how = (seen, modes, reopen, rounded, accept, progress)
-    found = verify.write_verified(predictor, out, info, *how)
-    ratios = (found.file, script if found.script is not None else None, found.script)
+    how = (seen, modes, reopen, found, accept, progress)
+    done = verify.write_verified(predictor, out, info, *how)
+    ratios = (done.file, script if done.script is not None else None, done.script)
     return Exported(out, tuple(modes), len(seen), *ratios, tuple(rounding))
 
 

@@ -7,7 +7,7 @@ from paumer.cli.options import ExportOptions
 def export(options: ExportOptions) -> None:
     """Write the model as ONNX or as a torch.export program, and verify its labels.
 
-    One file takes any image size and runs in any mode that does not merge.
+    One file takes any image size and runs in any mode.
     """
     from paumer import api
 

@@ -250,11 +250,11 @@ class ExportOptions(ModelOptions):
     out: Annotated[Path, RESULT]
     """File to write, such as model.onnx; it must not exist."""
     format: Annotated[Literal["onnx", "onnx-int8", "openvino", "program"], RESULT] = "onnx"
-    """onnx; onnx-int8 (8-bit weights, for ONNX Runtime alone); openvino (the same, run and verified
-    in OpenVINO); program (torch.export, .pt2)."""
+    """onnx; onnx-int8 (8 bits without calibration, for ONNX Runtime alone); openvino (in one mode,
+    run and verified in OpenVINO); program (torch.export, .pt2)."""
     mode: Annotated[str, MODE] = "none"
     """The mode in which the file runs where its inputs say nothing else: one or an operating point.
-    A mode that merges is the only one of its file."""
+    It is the only one of a file for OpenVINO."""
     output: Annotated[Literal["labels", "logits", "probabilities"], RESULT] = "labels"
     """What the file gives of each pixel to other programs."""
     pixels: Annotated[Literal["uint8", "normalised"], RESULT] = "uint8"
@@ -263,10 +263,10 @@ class ExportOptions(ModelOptions):
     """Fix the input shape and the mode, for runtimes that need it: a side, or WIDTHxHEIGHT."""
     images: Annotated[Path | None, DATA] = None
     """A folder of images to verify it on (default: the sample set and synthetic scenes)."""
-    data: Annotated[str | None, DATA] = None
-    """Labelled images that say what 8 bits cost: camvid:DIR, a data.yaml and so on."""
+    calibrate: Annotated[str | None, DATA] = None
+    """Write 8 bits, with ranges seen on images of this data: camvid:DIR, a data.yaml and so on."""
     split: Annotated[Split, DATA] = "val"
-    """Images to count on."""
+    """Images on which to count what 8 bits cost."""
     limit: Annotated[int | None, DATA] = 100
     """Count on this many images only, spread over the split."""
     max_drop: Annotated[float, RESULT] = 0.5

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paumer.inference.exported import INNER, NORMALISED, ExportInfo, need
+from paumer.exporting.assembly import parse
+from paumer.inference.exported import ExportInfo
+from paumer.inference.graphs import INNER, NORMALISED, fill, need
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto
 
 _BEFORE = """
 plane = Shape <start=2, end=4> (pixels)
@@ -83,28 +83,15 @@ def wrap(proto: "ModelProto", info: ExportInfo, patch: tuple[int, int]) -> None:
     inputs = [onnx.helper.make_tensor_value_info("images", pixels, shape)]
     inputs.append(onnx.helper.make_tensor_value_info("size", onnx.TensorProto.INT64, [2]))
     own = [item for item in graph.input if item.name != NORMALISED]
-    defaults = info.inputs(info.mode)
+    defaults = info.inputs(info.mode) if info.free else {}
     if info.runtime != "openvino":  # To which inputs with a default are constants.
         defaults["size"] = np.zeros(2, np.int64)
     graph.initializer.extend(onnx.numpy_helper.from_array(v, n) for n, v in defaults.items())
-    nodes = [*_nodes(before), *graph.node, *_nodes(after)]
     outside: list[str | int] = ["batch", "label_height", "label_width"]
     if info.output != "labels":
         outside.insert(1, classes)
         kind = onnx.TensorProto.FLOAT
     outputs = [onnx.helper.make_tensor_value_info(info.output, kind, outside), *graph.output]
-    for part, items in (
-        (graph.node, nodes),
-        (graph.input, [*inputs, *own]),
-        (graph.output, outputs),
-    ):
-        kept = [type(item).FromString(item.SerializeToString()) for item in items]
-        del part[:]
-        part.extend(kept)
-
-
-def _nodes(text: str) -> "Sequence[NodeProto]":
-    graph = need("onnx", "onnx").parser.parse_graph(f"part () => () {{{text}}}")
-    for number, node in enumerate(graph.node):
-        node.name = f"{node.op_type}_{node.output[0]}_{number}"
-    return list(graph.node)
+    fill(graph.node, [*parse(before), *graph.node, *parse(after)])
+    fill(graph.input, [*inputs, *own])
+    fill(graph.output, outputs)

@@ -1,7 +1,6 @@
 """ONNX files of a network: any image size and mode in one, attention fused, in 32 or 8 bits."""
 
 import logging
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,38 +9,39 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from paumer.disk import replace_file
+from paumer.exporting.assembly import assemble
 from paumer.exporting.labels import wrap
-from paumer.exporting.traced import describe, trace
-from paumer.inference.exported import NORMALISED, ExportInfo, need
-from paumer.mode import UNPAUSED, Mode
+from paumer.exporting.parts import trace
+from paumer.exporting.rounding import round_layers
+from paumer.exporting.traced import describe
+from paumer.inference.exported import ExportInfo
+from paumer.inference.graphs import in_mode, need
+from paumer.mode import UNPAUSED
 from paumer.model.segmenter import PausingSegmenter
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 
-def export_onnx(
-    model: PausingSegmenter, path: Path, mode: Mode = UNPAUSED, rounded: bool = False
-) -> None:
-    """Write an ONNX file for any image size and, but for merging, any mode; ``mode`` is its first.
+def export_onnx(model: PausingSegmenter, path: Path, rounded: bool = False) -> None:
+    """Write an ONNX file for any image size and mode.
 
     ``rounded`` files have their linear layers in 8 bits, for ONNX Runtime alone.
     """
-    info = describe(model, mode)
-    proto = make_onnx(model, info)
-    replace_file(path, round_as_it_comes(proto) if rounded else proto.SerializeToString())
+    proto = make_onnx(model, describe(model, UNPAUSED))
+    replace_file(path, (round_layers(proto) if rounded else proto).SerializeToString())
 
 
 def make_onnx(model: PausingSegmenter, info: ExportInfo) -> "ModelProto":
     """The ONNX graph of a file that says ``info`` of itself."""
     onnx = need("onnx", "onnx")
     need("onnxscript", "onnx")
-    program = trace(model, info)
+    program, inputs, outputs = trace(model)
     with torch.inference_mode(False), _only_errors("onnx_ir"):
         made = torch.onnx.export(
             program,
-            input_names=[NORMALISED, *info.inputs(info.mode)],
-            output_names=info.outputs,
+            input_names=inputs,
+            output_names=outputs,
             custom_translation_table={
                 torch.ops.aten.sort.stable: _sort,
                 torch.ops.aten.remainder.Scalar: _remainder,
@@ -53,6 +53,9 @@ def make_onnx(model: PausingSegmenter, info: ExportInfo) -> "ModelProto":
     assert made is not None
     proto: ModelProto = fuse_attention(made.model_proto)
     del proto.graph.value_info[:]  # Runtimes find the shapes themselves.
+    assemble(proto, model)
+    if not info.free:
+        proto = in_mode(proto, info.inputs(info.mode), info.happening(info.mode, info.size))
     wrap(proto, info, model.backbone.patch)
     entry = proto.metadata_props.add()
     entry.key, entry.value = "paumer", info.to_json()
@@ -73,11 +76,21 @@ def _only_errors(name: str) -> Iterator[None]:
 
 
 def _sort(self: Any, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
-    """Sorting in ONNX: its TopK gives equal values in their first order, as a stable sort does."""
+    """Sorting in ONNX: its TopK gives equal values in their first order, as a stable sort does.
+
+    OpenVINO's does not, so that whole numbers, which are often equal, are told apart by place.
+    """
     from onnxscript import opset18 as op
 
     count = op.Shape(self, start=dim, end=None if dim == -1 else dim + 1)
-    return op.TopK(self, count, axis=dim, largest=int(descending), sorted=1)
+    if self.dtype.is_floating_point():
+        return op.TopK(self, count, axis=dim, largest=int(descending), sorted=1)
+    length: Any = op.Squeeze(count)
+    places = op.Range(op.Constant(value_int=0), length, op.Constant(value_int=1))
+    scaled = op.Mul(self, count)
+    key = op.Sub(scaled, places) if descending else op.Add(scaled, places)
+    _, index = op.TopK(key, count, axis=dim, largest=int(descending), sorted=1)
+    return op.GatherElements(self, index, axis=dim), index
 
 
 def _remainder(self: Any, other: Any) -> Any:
@@ -96,13 +109,13 @@ def fuse_attention(proto: "ModelProto") -> "ModelProto":
     """
     from onnxscript.rewriter import pattern, rewrite
 
-    def attention(op: Any, linear: Any, query_scale: Any, key_scale: Any) -> Any:
+    def attention(op: Any, linear: Any, query_scale: Any, key_scale: Any, bias: Any) -> Any:
         shape = pattern.ANY_VALUE
         thirds = op.Reshape(linear, shape, _outputs=["thirds"])
         turned = op.Transpose(thirds, perm=[2, 0, 3, 1, 4])
         q, k, v = (op.Squeeze(op.Slice(turned, [i], [i + 1], [0]), [0]) for i in range(3))
         k = op.Reshape(op.Transpose(op.Reshape(k, shape), perm=[0, 2, 1]), shape)
-        scores = op.MatMul(op.Mul(q, query_scale), op.Mul(k, key_scale))
+        scores = op.Add(op.MatMul(op.Mul(q, query_scale), op.Mul(k, key_scale)), bias)
         mixed = op.MatMul(op.Softmax(scores, axis=-1), v)
         return op.Reshape(op.Transpose(mixed, perm=[0, 2, 1, 3]), shape)
 
@@ -113,35 +126,11 @@ def fuse_attention(proto: "ModelProto") -> "ModelProto":
         # Each is the fourth root of 1 / head size.
         return all(abs(scale.numpy().item() ** 4 * thirds.shape[4] - 1) < 1e-4 for scale in scales)
 
-    def fused(op: Any, linear: Any, thirds: Any, **_: object) -> Any:
+    def fused(op: Any, linear: Any, thirds: Any, bias: Any, **_: object) -> Any:
         parts = op.Split(linear, num_outputs=3, axis=2, _outputs=3)
-        heads = thirds.shape[3]
-        return op.MultiHeadAttention(*parts, num_heads=heads, _domain="com.microsoft")
+        how = {"num_heads": thirds.shape[3], "_domain": "com.microsoft"}
+        return op.MultiHeadAttention(*parts, None, None, bias, **how)
 
     # Other nodes still use the shapes of some: what nothing uses any longer is removed at the end.
     rule = pattern.RewriteRule(attention, fused, usual_scale, remove_nodes=False)
     return rewrite(proto, pattern_rewrite_rules=[rule])
-
-
-def round_as_it_comes(proto: "ModelProto") -> bytes:
-    """A file whose linear layers multiply in 8 bits, for ONNX Runtime alone.
-
-    Weights are rounded channel by channel, activations as they come.
-    """
-    onnx = need("onnx", "onnx")
-    need("onnxruntime", "onnx")
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    with tempfile.TemporaryDirectory() as folder, _only_errors("root"):
-        rounded = Path(folder) / "rounded.onnx"
-        quantize_dynamic(
-            proto,
-            rounded,
-            op_types_to_quantize=["MatMul"],
-            per_channel=True,
-            weight_type=QuantType.QInt8,
-            # Sums of two products overflow 16 bits on processors without instructions for them.
-            reduce_range=True,
-            extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
-        )
-        return rounded.read_bytes()

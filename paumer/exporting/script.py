@@ -34,8 +34,8 @@ def segment(start, image, mode=None):
         config = info["config"]
         normal = (pixels / np.float32(255) - np.float32(config["mean"])) / np.float32(config["std"])
         pixels = normal.transpose(0, 3, 1, 2)
-    types = {{"ratios": np.float64, "protect": np.float32, "neighbours": bool, "exit": bool}}
-    feed = {{name: np.array(value, types[name]) for name, value in feed.items()}}
+    types = {{"protect": np.float32, "neighbours": bool, "exit": bool}}
+    feed = {{name: np.array(value, types.get(name, float)) for name, value in feed.items()}}
     answer = run({{"images": pixels, "size": np.array([height, width]), **feed}})[0]
     return answer if info["output"] == "labels" else answer.argmax(0)
 

@@ -1,10 +1,12 @@
 """The check that a file gives the labels of the model, by the whole path from image to labels."""
 
+import itertools
 import os
 import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Integer, UInt8
@@ -12,14 +14,19 @@ from PIL import Image
 
 from paumer.data.samples import Dataset
 from paumer.disk import publish
-from paumer.exporting.onnx import make_onnx, round_as_it_comes
+from paumer.exporting.onnx import make_onnx
+from paumer.exporting.rounding import find_ranges, round_layers
 from paumer.exporting.script import script_text
 from paumer.exporting.traced import export_program
 from paumer.inference.exported import ExportInfo
+from paumer.inference.graphs import NORMALISED
 from paumer.inference.predictor import Predictor
 from paumer.mode import Mode
 from paumer.progress import Progress
 from paumer.scenes.scene import scene
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 AGREEMENT = 0.999
 """The least ratio of pixels whose label must be that of the model."""
@@ -81,6 +88,21 @@ def compare(
     return worst
 
 
+def rounded_by(
+    predictor: Predictor,
+    info: ExportInfo,
+    images: Sequence[Pixels],
+    modes: Sequence[Mode],
+    proto: "ModelProto",
+) -> "ModelProto":
+    """A graph in 8 bits, by the ranges of what images make in modes, one after the other."""
+    feeds = []
+    for image, mode in zip(images, itertools.cycle(modes), strict=False):
+        values = predictor.network_inputs(image, mode)[:1].cpu().numpy()
+        feeds.append({NORMALISED: values, **(info.inputs(mode) if info.free else {})})
+    return round_layers(proto, find_ranges(proto, feeds))
+
+
 def write_verified(  # Nine parameters: what is written, what it is held against, and by whom.
     predictor: Predictor,
     out: Path,
@@ -88,14 +110,14 @@ def write_verified(  # Nine parameters: what is written, what it is held against
     images: Sequence[Pixels],
     modes: Sequence[Mode],
     reopen: Callable[[Path], Predictor],
-    rounded: bool = False,
+    rounding: Callable[["ModelProto"], "ModelProto"] | None = None,
     accept: Callable[[Predictor], None] = lambda _: None,
     progress: Progress | None = None,
 ) -> Agreement:
     """Write the file ``out`` and its script, which get their names once they are verified.
 
-    ``reopen`` gives the predictor of a file. What fails leaves neither, be it that ``accept``
-    raises at the file.
+    ``reopen`` gives the predictor of a file, ``rounding`` its graph in 8 bits. What fails leaves
+    neither, be it that ``accept`` raises at the file.
     """
     partial = out.with_name(f".{out.stem}.partial{out.suffix}")
     script, name = partial.with_suffix(".py"), out.with_suffix(".py").name
@@ -109,15 +131,14 @@ def write_verified(  # Nine parameters: what is written, what it is held against
             export_program(predictor.weights(), partial, info)
         else:
             proto = make_onnx(predictor.weights(), info)
-            content = round_as_it_comes(proto) if rounded else proto.SerializeToString()
-            partial.write_bytes(content)
+            partial.write_bytes((rounding(proto) if rounding else proto).SerializeToString())
         exported = reopen(partial)
         ways: dict[str, Labels] = {"file": lambda image, mode: exported.predict(image, mode).labels}
         if scripted:
             runtime = {"onnx": "onnxruntime"}.get(info.runtime, info.runtime)
             script.write_text(script_text(out.name, name, runtime), "utf-8")
             ways["script"] = _script_labels(script, partial, info)
-        least = ROUNDED_AGREEMENT if rounded else AGREEMENT
+        least = ROUNDED_AGREEMENT if rounding else AGREEMENT
         found = compare(predictor, ways, images, modes, progress)
         for what, ratio in found.items():
             if ratio < least:

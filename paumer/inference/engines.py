@@ -20,7 +20,7 @@ from paumer.inference.exported import (
     check_exportable,
     open_exported,
 )
-from paumer.mode import UNPAUSED, Mode
+from paumer.mode import Mode
 from paumer.model.backbone import Images
 from paumer.model.directory import fingerprint
 from paumer.model.segmenter import GivenCriteria, PausingSegmenter, pad_to_patches
@@ -92,8 +92,8 @@ class CompiledEngine(Engine):
             yield number, *prediction.maps()
 
 
-Exporter = Callable[[PausingSegmenter, Path, Mode, bool], object]
-"""Writes an ONNX file of a network for any image size: with a mode as its default, in 8 bits?"""
+Exporter = Callable[[PausingSegmenter, Path, bool], object]
+"""Writes an ONNX file of a network for any image size and mode, perhaps in 8 bits."""
 
 
 @dataclass(eq=False)
@@ -103,7 +103,6 @@ class FileEngine(Engine):
     path: Path
     info: ExportInfo
     run: Runner
-    patch: tuple[int, int]
 
     def __post_init__(self) -> None:
         self.name = self.info.runtime
@@ -119,7 +118,7 @@ class FileEngine(Engine):
 
     def answers(self, images: Images, modes: Sequence[Mode], given: GivenCriteria) -> Answers:
         """The answer of each mode, one after the other."""
-        pixels = pad_to_patches(images, self.patch).cpu().numpy()
+        pixels = pad_to_patches(images, self.info.patch).cpu().numpy()
         if self.info.size and pixels.shape[2:] != self.info.size:
             (height, width), (rows, columns) = pixels.shape[2:], self.info.size
             raise ValueError(
@@ -128,16 +127,13 @@ class FileEngine(Engine):
             )
         for number, mode in enumerate(modes):
             self.check(mode)  # A study may ask for others.
-            logits, paused, *merged = map(torch.from_numpy, self.run(pixels, mode))
-            yield number, logits, paused, merged[0] if merged else torch.zeros_like(paused)
+            logits, paused, merged = map(torch.from_numpy, self.run(pixels, mode))
+            yield number, logits, paused, merged
 
 
 @dataclass(eq=False)
 class ExportedEngine(Engine):
-    """The network exported when it is first used, and kept for the next time.
-
-    One file serves all image sizes and modes, but for what `ExportInfo.check` refuses.
-    """
+    """The network exported when it is first used, and kept for the next time."""
 
     network: PausingSegmenter
     export: Exporter
@@ -150,7 +146,7 @@ class ExportedEngine(Engine):
         shape = json.dumps(self.network.config.to_json(), sort_keys=True)
         key = f"{FORMAT} {fingerprint(self.network.state_dict())} {shape}"
         self._key = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
-        self._open: dict[Mode, FileEngine] = {}
+        self._open: FileEngine | None = None
         self._lock = Lock()  # The exporter traces one network at a time.
 
     def check(self, mode: Mode) -> None:
@@ -159,26 +155,18 @@ class ExportedEngine(Engine):
 
     def answers(self, images: Images, modes: Sequence[Mode], given: GivenCriteria) -> Answers:
         """The answer of each mode, one after the other."""
-        for number, mode in enumerate(modes):
-            self.check(mode)
-            for _, *answer in self._file(mode).answers(images, [mode], given):
-                logits, paused, merged = answer
-                yield number, logits, paused, merged
-
-    def _file(self, mode: Mode) -> FileEngine:
-        if not (self.network.context or mode.merge or mode.pause.leaves):
-            mode = UNPAUSED  # The file of all modes.
         with self._lock:
-            if mode not in self._open:
-                rounded = self.name == "onnx-int8"
-                path = self.directory / f"{self._key}-{mode.slug}{'.int8' * rounded}.onnx"
-                if not path.is_file():
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    self.export(self.network, path, mode, rounded)
-                runtime = "openvino" if self.name == "openvino" else "onnx"
-                opened = open_exported(path, runtime, self.threads)
-                self._open[mode] = FileEngine(path, *opened, self.network.backbone.patch)
-            return self._open[mode]
+            self._open = self._open or self._opened()
+        yield from self._open.answers(images, modes, given)
+
+    def _opened(self) -> FileEngine:
+        rounded = self.name == "onnx-int8"
+        path = self.directory / f"{self._key}{'.int8' * rounded}.onnx"
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.export(self.network, path, rounded)
+        runtime = "openvino" if self.name == "openvino" else "onnx"
+        return FileEngine(path, *open_exported(path, runtime, self.threads))
 
 
 def make_engine(

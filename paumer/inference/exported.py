@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from threading import Lock
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, cast
 from unittest import mock
 
@@ -21,8 +20,10 @@ from jaxtyping import Float
 
 from paumer.classes import distinct_colours
 from paumer.disk import replace_file
+from paumer.inference.graphs import INNER, NORMALISED, in_mode, inner_part, need
 from paumer.inference.programs import open_program
 from paumer.mode import Mode, check_runnable
+from paumer.model.walk import active_counts
 from paumer.pause_config import Threshold
 from paumer.untrusted import quoted, shorten
 
@@ -30,23 +31,18 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 Runner = Callable[[Float[np.ndarray, "b 3 h w"], Mode], tuple[np.ndarray, ...]]
-"""Images and a mode in; what the file's ``outputs`` name out."""
+"""Images and a mode in; coarse logits, and the blocks where patches paused and merged, out."""
 
-_Infer = Callable[[dict[str, np.ndarray]], list[np.ndarray]]
-
-FORMAT = "paumer 3"
+FORMAT = "paumer 4"
 """The version of what files say of themselves."""
 
 SUFFIXES = (".onnx", ".pt2")
 """How the names of exported files end."""
 
-NORMALISED, INNER = "normalised", ("coarse_logits", "paused_after", "merged_after")
-"""Names of what goes into a file's inner part, and of what comes out, the last where it merges."""
-
 _KINDS: dict[str, tuple[type, ...]] = {
     "config": (dict,),
     "points": (dict,),
-    "free": (bool,),
+    "patch": (list,),
     "depth": (int,),
     "size": (list, type(None)),
 }
@@ -58,41 +54,53 @@ _SHAPES = 16  # OpenVINO keeps so many images' shapes and modes prepared.
 class ExportInfo:
     """What an exported file says of itself: how it was made, and what it takes and gives.
 
-    A ``free`` file runs in all modes that neither merge nor let all patches leave: inputs say the
-    ratio after each of ``depth`` blocks and the rest, and ``mode`` is what they are where none are
-    given. Others run in ``mode`` alone. ``size`` (height, width) is that of all images; None takes
-    any. ``points`` are the model's operating points. ``pixels`` and ``output`` are what other
+    A ``free`` file runs in all modes: inputs say the ratios after each of ``depth`` blocks and the
+    rest, and ``mode`` is what they are where none are given; programs cannot merge. Others run in
+    ``mode`` alone. ``size`` (height, width) is that of all images; None takes any. ``patch`` is the
+    network's. ``points`` are the model's operating points. ``pixels`` and ``output`` are what other
     programs give and get.
     """
 
     config: dict[str, Any]
     mode: Mode
-    free: bool
     depth: int
+    patch: tuple[int, int]
     size: tuple[int, int] | None = None
     points: dict[str, Any] = field(default_factory=dict)
     runtime: str = "onnx"
     pixels: str = "uint8"
     output: str = "labels"
 
+    @property
+    def free(self) -> bool:
+        """Whether inputs say the mode; OpenVINO is fast where they are constants."""
+        return self.size is None and self.runtime != "openvino"
+
     def inputs(self, mode: Mode) -> dict[str, np.ndarray]:
-        """The inputs beside the images by which a file runs in a mode."""
-        if not self.free:
-            return {}
-        ratios, classes = np.zeros(self.depth), self.config["classes"]
-        for block, ratio in mode.pause.stages:
-            ratios[block - 1] = cast(float, ratio)
-        protect = np.array([name in mode.protect for name in classes], np.float32)
-        values = {"ratios": ratios, "neighbours": np.array(mode.criterion == "neighbours")}
-        values["protect"] = protect
+        """The values beside the images that say a mode."""
+        values, classes = dict[str, np.ndarray](), self.config["classes"]
+        for name, stages in (("ratios", mode.pause.stages), ("merge_ratios", mode.merge.stages)):
+            values[name] = np.zeros(self.depth)
+            for block, ratio in stages:
+                values[name][block - 1] = cast(float, ratio)
+        values["neighbours"] = np.array(mode.criterion == "neighbours")
+        values["protect"] = np.array([name in mode.protect for name in classes], np.float32)
         if self.config["decoder"] != "pup":
             values["exit"] = np.array(mode.early_exit)
+        if self.runtime == "program":
+            del values["merge_ratios"]
         return values
 
-    @property
-    def outputs(self) -> list[str]:
-        """What the inner part gives: coarse logits, the blocks where patches paused, and merged."""
-        return list(INNER if self.mode.merge else INNER[:2])
+    def happening(self, mode: Mode, size: tuple[int, int] | None) -> set[str]:
+        """The conditions in a graph that hold in a mode, for images of one size or large ones."""
+        rows, columns = (1 << 12, 1 << 12) if size is None else size
+        patches = (rows // self.patch[0]) * (columns // self.patch[1])
+        found = {"merges"} if mode.merge else set[str]()
+        for block, merges, left in active_counts(patches, mode):
+            if left < patches:
+                found |= {f"{block}/stage", f"{block}/{'merge' if merges else 'pause'}/some"}
+            patches = left
+        return found
 
     @property
     def modes(self) -> dict[str, Mode]:
@@ -114,11 +122,9 @@ class ExportInfo:
         mode = replace(mode, size=None)
         if not self.free and mode != self.mode:
             raise ValueError(f'this file runs in mode "{self.mode}" alone, not in "{mode}"')
-        if self.free and (mode.merge or mode.pause.leaves):
+        if self.runtime == "program" and (mode.merge or mode.pause.leaves):
             what = "merge" if mode.merge else "let all patches leave"
-            raise ValueError(
-                f'this file cannot {what} ("{mode}"): export the model with that --mode'
-            )
+            raise ValueError(f'a torch.export program cannot {what} ("{mode}"): export to ONNX')
 
     def to_json(self) -> str:
         """As text, for the file's metadata, with what other programs would have to compute."""
@@ -144,15 +150,18 @@ class ExportInfo:
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             raise ValueError("it was exported by another version of paumer: export it again")
         values = {item.name: values.get(item.name) for item in fields(cls)}
-        sides = values["size"] or []
         for name, value in values.items():
             if type(value) not in _KINDS.get(name, (str,)):
                 raise ValueError(f"its {name} cannot be {quoted(value)}")
         if not 0 < values["depth"] <= _DEEPEST:
             raise ValueError(f"its depth cannot be {values['depth']}")
-        if sides and not (len(sides) == 2 and all(type(n) is int and n > 0 for n in sides)):
-            raise ValueError(f"its size cannot be {quoted(sides)}")
-        return cls(**{**values, "mode": Mode.parse(values["mode"]), "size": tuple(sides) or None})
+        for name in ("size", "patch"):
+            sides = values[name]
+            if sides is not None:
+                if len(sides) != 2 or not all(type(n) is int and n > 0 for n in sides):
+                    raise ValueError(f"its {name} cannot be {quoted(sides)}")
+                values[name] = tuple(sides)
+        return cls(**{**values, "mode": Mode.parse(values["mode"])})
 
 
 def check_exportable(mode: Mode) -> None:
@@ -190,16 +199,14 @@ def open_exported(
 
 def _open_onnx(path: Path, runtime: str | None, threads: int | None) -> tuple[ExportInfo, Runner]:
     proto, info = read_onnx(path)
-    inner = inner_part(proto)
     start = _openvino if (runtime or info.runtime) == "openvino" else _onnxruntime
-    run = start(path, inner, threads)
     # Activations are rounded together: images run one by one, and none depends on the others.
     rounded = any(node.op_type == "DynamicQuantizeLinear" for node in proto.graph.node)
+    run = start(path, inner_part(proto), info, threads)
 
     def runner(images: np.ndarray, mode: Mode) -> tuple[np.ndarray, ...]:
-        more = info.inputs(mode)
         parts = np.split(images, len(images)) if rounded else [images]
-        answers = [run({NORMALISED: part, **more}) for part in parts]
+        answers = [run(part, mode) for part in parts]
         return tuple(np.concatenate(each) for each in zip(*answers, strict=True))
 
     return info, runner
@@ -216,17 +223,22 @@ def _open_program(path: Path) -> tuple[ExportInfo, Runner]:
     info = _read_info(path, notes["paumer.json"])
 
     def run(images: np.ndarray, mode: Mode) -> tuple[np.ndarray, ...]:
-        more = {name: torch.from_numpy(value) for name, value in info.inputs(mode).items()}
+        given = info.inputs(mode) if info.free else {}
+        more = {name: torch.from_numpy(value) for name, value in given.items()}
         with torch.inference_mode():
             return tuple(part.numpy() for part in module(torch.from_numpy(images), **more))
 
     return info, run
 
 
-def _onnxruntime(path: Path, proto: "ModelProto", threads: int | None) -> _Infer:
+def _onnxruntime(path: Path, proto: "ModelProto", info: ExportInfo, threads: int | None) -> Runner:
     session = start_onnxruntime(path, proto.SerializeToString(), threads)
-    names = [item.name for item in proto.graph.output]
-    return lambda inputs: session.run(names, inputs)
+
+    def run(images: np.ndarray, mode: Mode) -> tuple[np.ndarray, ...]:
+        more = info.inputs(mode) if info.free else {}
+        return tuple(session.run(list(INNER), {NORMALISED: images, **more}))
+
+    return run
 
 
 def start_onnxruntime(path: Path, content: bytes, threads: int | None = None) -> Any:
@@ -242,7 +254,7 @@ def start_onnxruntime(path: Path, content: bytes, threads: int | None = None) ->
         raise ValueError(f'cannot run "{path}": {shorten(str(error))}') from error
 
 
-def _openvino(_: Path, proto: "ModelProto", threads: int | None) -> _Infer:
+def _openvino(_: Path, proto: "ModelProto", info: ExportInfo, threads: int | None) -> Runner:
     """OpenVINO is fast where it knows all shapes: it prepares each shape and mode it meets."""
     openvino = need("openvino", "openvino")
     settings: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
@@ -250,64 +262,27 @@ def _openvino(_: Path, proto: "ModelProto", threads: int | None) -> _Infer:
         settings["INFERENCE_NUM_THREADS"] = threads
     core, lock, ready = openvino.Core(), Lock(), dict[object, Any]()
 
-    def infer(inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        images = inputs[NORMALISED]
-        more = {name: value for name, value in inputs.items() if name != NORMALISED}
-        key = images.shape, *(value.tobytes() for value in more.values())
+    def prepare(shape: tuple[int, ...], mode: Mode) -> Any:
+        graph = proto
+        if mode.pause.leaves:  # Of which the runtime dies.
+            raise ValueError(f'OpenVINO cannot let all patches leave ("{mode}"): use ONNX Runtime')
+        if info.free:
+            graph = in_mode(proto, info.inputs(mode), info.happening(mode, (shape[2], shape[3])))
+        model = core.read_model(graph.SerializeToString())
+        model.reshape({NORMALISED: list(shape)})
+        return core.compile_model(model, "CPU", settings).create_infer_request()
+
+    def run(images: np.ndarray, mode: Mode) -> tuple[np.ndarray, ...]:
+        key = images.shape, replace(mode, size=None)
         with lock:  # The next run writes over what this one gave.
             if key not in ready:
                 if len(ready) >= _SHAPES:
                     ready.clear()
-                model = core.read_model(with_inputs(proto, more).SerializeToString())
-                model.reshape({NORMALISED: list(images.shape)})
-                compiled = core.compile_model(model, "CPU", settings)
-                ready[key] = compiled.create_infer_request()
+                ready[key] = prepare(images.shape, mode)
             results = ready[key].infer({NORMALISED: images})
-            return [results[item.name].copy() for item in proto.graph.output]
+            return tuple(results[name].copy() for name in INNER)
 
-    return infer
-
-
-def with_inputs(proto: "ModelProto", values: Mapping[str, np.ndarray]) -> "ModelProto":
-    """An ONNX graph in which some inputs have become constants."""
-    onnx = need("onnx", "onnx")
-    new = type(proto)()
-    new.CopyFrom(proto)
-    for part in (new.graph.input, new.graph.initializer):
-        kept = [item for item in part if item.name not in values]
-        del part[:]
-        part.extend(kept)
-    constants = [onnx.numpy_helper.from_array(np.asarray(v), n) for n, v in values.items()]
-    new.graph.initializer.extend(constants)
-    return new
-
-
-def inner_part(proto: "ModelProto") -> "ModelProto":
-    """The graph between the normalised images and the coarse logits."""
-    onnx = need("onnx", "onnx")
-    nodes, needed = [], {*INNER}
-    for node in reversed(proto.graph.node):
-        if needed & set(node.output) and NORMALISED not in node.output:
-            nodes.append(node)
-            needed |= {name for name in node.input if name}
-            for attribute in node.attribute:
-                needed |= {name for inner in attribute.g.node for name in inner.input}
-    new = type(proto)()
-    new.CopyFrom(proto)
-    graph = new.graph
-    shape = onnx.helper.make_tensor_value_info(NORMALISED, 1, ["batch", 3, "height", "width"])
-    inputs = [shape, *(item for item in graph.input if item.name in needed - {"images"})]
-    for part, kept in (
-        (graph.node, nodes[::-1]),
-        (graph.input, inputs),
-        (graph.output, [item for item in graph.output if item.name in INNER]),
-        (graph.initializer, [item for item in graph.initializer if item.name in needed]),
-    ):
-        kept = [type(item).FromString(item.SerializeToString()) for item in kept]
-        del part[:]
-        part.extend(kept)
-    del graph.value_info[:]
-    return new
+    return run
 
 
 def read_onnx(path: Path) -> tuple["ModelProto", ExportInfo]:
@@ -337,11 +312,3 @@ def _read_info(path: Path, text: str) -> ExportInfo:
         return ExportInfo.from_json(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f'cannot use "{path}": {shorten(str(error))}') from error
-
-
-def need(module: str, extra: str) -> ModuleType:
-    """An optional library, or an error that says what to install."""
-    try:
-        return __import__(module)
-    except ImportError as error:
-        raise ImportError(f"this needs {module}: pip install 'paumer[{extra}]'") from error

@@ -53,4 +53,4 @@ def open_file(
         raise ValueError(f'cannot use "{path}": {shorten(str(error))}') from error
     points = parse_points(info.points, path, network)
     runs = {name: point for name, point in points.items() if info.runs(point.mode)}
-    return kind(network, runs, FileEngine(path, info, run, network.backbone.patch), path)
+    return kind(network, runs, FileEngine(path, info, run), path)

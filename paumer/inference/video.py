@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from paumer.classes import Pixels
-from paumer.inference.exported import need
+from paumer.inference.graphs import need
 
 _PATIENCE = 15.0
 """Seconds in which a stream has to answer."""

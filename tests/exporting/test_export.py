@@ -1,5 +1,6 @@
 """Exported files are the model: in labels, at every size, in every mode, through every command."""
 
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -28,7 +29,8 @@ pytest.importorskip("onnxscript", reason="exporting needs onnxscript")
 # Warnings are the exporter's own.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 QUICK = "2:0.4,4:0.5 exit by=neighbours"
-MODES = ("none", "2:0.4", "1:0.2,2:0.4,4:0.4 exit", "quick", "3:0.9 protect=b")
+MERGING = "1-3:~0.1,4:0.9 exit"
+MODES = ("none", "2:0.4", "1:0.2,2:0.4,4:0.4 exit", "quick", MERGING, "4:1 exit", "3:0.9 protect=b")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,6 @@ def folder(tmp_path_factory, unchecked):
     path = tmp_path_factory.mktemp("export")
     torch.manual_seed(0)
     network = build_model("test_vit", "mask", ("a", "b", "c"), image_size=64)
-    network.save_pretrained(path / "whole")
     network.config = replace(network.config, trained_side=72)
     network.save_pretrained(path / "model")
     write_points(path / "model", {"quick": Measurement(mode=Mode.parse(QUICK))})
@@ -46,13 +47,13 @@ def folder(tmp_path_factory, unchecked):
     found = [
         export(path / "model", path / "any.onnx", "quick"),
         export(path / "model", path / "any.pt2", format="program"),
-        export(path / "model", path / "one.onnx", "2:0.4", input="64x60", pixels="normalised"),
-        export(path / "whole", path / "merge.onnx", "1-3:~0.1,4:0.9 exit", output="logits"),
-    ]
-    assert all(done.agreement > 0.999 and done.images == 20 for done in found)
-    assert [done.script and done.script.name for done in found] == [
-        "any.py", None, None, "merge.py"
+        export(
+            path / "model", path / "one.onnx", "2:0.4",
+            input="64x60", pixels="normalised", output="logits",
+        ),
     ]  # fmt: skip
+    assert all(done.agreement > 0.999 and done.images == 20 for done in found)
+    assert [done.script and done.script.name for done in found] == ["any.py", None, None]
     assert found[0].script_agreement > 0.999
     return path
 
@@ -89,7 +90,9 @@ def test_a_file_gives_the_labels_of_its_model(folder, model, name):
     if name == "openvino":
         pytest.importorskip("openvino")
         # It rounds differently, and scores of protected patches are nearly equal.
-        name, engine, modes = "any.onnx", "openvino", MODES[:-1]
+        name, engine, modes = "any.onnx", "openvino", MODES[:-2]
+    elif name == "any.pt2":
+        modes = [mode for mode in MODES if mode not in (MERGING, "4:1 exit")]
     exported = paumer.load(folder / name, engine=engine, threads=1)
     assert (exported.classes, exported.config) == (model.classes, model.config)
     assert exported.modes == model.modes
@@ -98,37 +101,84 @@ def test_a_file_gives_the_labels_of_its_model(folder, model, name):
             one, two = (each.predict(image, mode, window=64) for each in (model, exported))
             assert (one.labels == two.labels).mean() > 0.999
             assert np.array_equal(one.paused_after, two.paused_after)
+            assert np.array_equal(one.merged_after, two.merged_after)
             assert np.allclose(one.entropy, two.entropy, atol=1e-3)
     batch = [image[:60, :60] for image in images()]
     pairs = zip(*(each.predict_batch(batch, "quick") for each in (model, exported)), strict=True)
     assert all((one.labels == two.labels).mean() > 0.999 for one, two in pairs)
 
 
-def test_files_of_one_mode_refuse_others_by_name(folder, model):
-    exported = paumer.load(folder / "merge.onnx")
-    (image, *_), merging = images(), "1-3:~0.1,4:0.9 exit"
-    whole = paumer.load(folder / "whole")
-    one, two = (each.predict(image, merging) for each in (whole, exported))
-    assert (one.labels == two.labels).mean() > 0.999
-    assert np.array_equal(one.paused_after, two.paused_after)
-    assert np.array_equal(one.merged_after, two.merged_after)
-    assert two.merged_after.any()
-    assert exported.points == {}
-    with pytest.raises(ValueError, match=r'this file runs in mode "1-3:~0\.1,4:0\.9 exit" alone'):
-        exported.predict(image)
+def test_what_a_file_cannot_run_is_refused_by_name(folder, model):
+    (image, *_) = images()
     small = paumer.load(folder / "one.onnx")
     assert small.predict(image[:60, :64], "2:0.4").labels.shape == (60, 64)
     with pytest.raises(ValueError, match="takes images of 64x64 alone, and this one runs at 96x64"):
         small.predict(image, "2:0.4")
-    free = paumer.load(folder / "any.onnx")
-    for mode, message in (
-        ("2:~0.1", r'this file cannot merge \("2:~0.1"\): export the model with that --mode'),
-        ("4:1 exit", r'this file cannot let all patches leave \("4:1 exit"\)'),
-        ("2:<0.5", "takes ratios, not thresholds"),
-        ("9:0.5", "cannot pause after block 9"),
+    with pytest.raises(ValueError, match=r'this file runs in mode "2:0\.4" alone, not in "none"'):
+        small.predict(image)
+    for name, mode, message in (
+        ("any.onnx", "2:<0.5", "takes ratios, not thresholds"),
+        ("any.onnx", "9:0.5", "cannot pause after block 9"),
+        ("any.pt2", "2:~0.1", r'a torch.export program cannot merge \("2:~0.1"\)'),
     ):
         with pytest.raises(ValueError, match=message):
-            free.predict(image, mode)
+            paumer.load(folder / name).predict(image, mode)
+    if importlib.util.find_spec("openvino"):
+        with pytest.raises(ValueError, match="OpenVINO cannot let all patches leave"):
+            paumer.load(folder / "any.onnx", engine="openvino").predict(image, "4:1 exit")
+
+
+@pytest.mark.parametrize("how", ["pup", "context", "rotary"])
+def test_networks_of_other_kinds_run_in_every_mode(tmp_path, unchecked, how):
+    torch.manual_seed(0)
+    name = "eva02_tiny_patch14_224" if how == "rotary" else "test_vit"
+    decoder = "pup" if how == "pup" else "linear"
+    network = build_model(name, decoder, ("a", "b", "c"), image_size=64)
+    network.config = replace(network.config, context=how == "context")
+    network.save_pretrained(tmp_path / "model")
+    found = unchecked("paumer.exporting.onnx")
+    load = unchecked("paumer.loaded").load
+    found.export_onnx(load(tmp_path / "model").weights(), tmp_path / "x.onnx")
+    one, two = paumer.load(tmp_path / "model"), paumer.load(tmp_path / "x.onnx", threads=1)
+    for mode in ("none", "2:0.4,4:0.01", "1-2:~0.2", "1:~0.1,2:0.3,4:0.5"):
+        for image in images()[:2]:
+            pair = [each.predict(image, mode) for each in (one, two)]
+            assert (pair[0].labels == pair[1].labels).mean() > 0.999
+            assert np.array_equal(pair[0].paused_after, pair[1].paused_after)
+
+
+def labelled(folder):
+    """A data set of three images whose labels are made up."""
+    for kind in ("images", "masks"):
+        (folder / kind).mkdir()
+    for number, image in enumerate(images()):
+        Image.fromarray(image).save(folder / f"images/{number}.png")
+        Image.fromarray(image[..., 0] % 3).save(folder / f"masks/{number}.png")
+    folders = "{images: images, masks: masks}"
+    text = f"train: {folders}\nval: {folders}\nclasses: [a, b, c]\n"
+    (folder / "data.yaml").write_text(text)
+    return str(folder / "data.yaml")
+
+
+@pytest.mark.parametrize("format", ["onnx", "onnx-int8", "openvino"])
+def test_8_bits_are_refused_where_they_cost_too_much(folder, tmp_path, monkeypatch, format):
+    pytest.importorskip("openvino")
+    data, file = labelled(tmp_path), tmp_path / "x.onnx"
+    made = onnx.load(folder / ("one.onnx" if format == "openvino" else "any.onnx"))
+    monkeypatch.setattr("paumer.exporting.verify.make_onnx", lambda *_: made)
+    monkeypatch.setattr("paumer.exporting.verify.ROUNDED_AGREEMENT", 0.9)
+    how = {"format": format, "mode": "quick"}
+    if format == "openvino":  # Of one size, so that the file can be one that is there already.
+        how = {"format": format, "mode": "2:0.4", "input": "64x60", "pixels": "normalised"}
+    with pytest.raises(ValueError, match=r"8 bits lose .* points of mIoU in mode \"none\""):
+        paumer.export(folder / "model", file, **how, calibrate=data, max_drop=-100)
+    assert not file.exists()
+    done = paumer.export(folder / "model", file, **how, calibrate=data, max_drop=100)
+    assert done.agreement > 0.9
+    assert done.rounded[0].speed_up > 0
+    kinds = {node.op_type for node in onnx.load(file).graph.node}
+    assert {"QuantizeLinear", "DequantizeLinear"} <= kinds
+    assert "DynamicQuantizeLinear" not in kinds
 
 
 def test_other_programs_get_labels_of_any_size(folder, model):
@@ -148,11 +198,10 @@ def test_other_programs_get_labels_of_any_size(folder, model):
     large = np.asarray(Image.fromarray(image).resize((144, 96)))
     (labels,) = session.run(["labels"], {"images": image[None], "size": np.array([96, 144])})
     assert labels.shape == (1, *large.shape[:2])
-    logits = onnxruntime.InferenceSession(folder / "merge.onnx").run(
-        ["logits"], {"images": image[None]}
-    )[0]
-    merged = model.predict(image, "1-3:~0.1,4:0.9 exit").labels
-    assert (logits[0].argmax(0) == merged).mean() > 0.999
+    seen = model.network_inputs(image[:60, :64]).numpy()
+    (logits,) = onnxruntime.InferenceSession(folder / "one.onnx").run(["logits"], {"images": seen})
+    own = model.predict(image[:60, :64], "2:0.4").labels
+    assert (logits[0].argmax(0)[:60] == own).mean() > 0.999
 
 
 def test_the_script_needs_no_paumer(folder, model, tmp_path):
@@ -202,28 +251,25 @@ def test_commands_take_a_file(folder, tmp_path, capsys):
 
 def test_a_file_can_be_tuned_and_keeps_its_points(folder, tmp_path):
     shutil.copy(folder / "any.onnx", tmp_path / "mine.onnx")
-    for kind in ("images", "masks"):
-        (tmp_path / kind).mkdir()
-    for number, image in enumerate(images()):
-        Image.fromarray(image).save(tmp_path / f"images/{number}.png")
-        Image.fromarray(image[..., 0] % 3).save(tmp_path / f"masks/{number}.png")
-    folders = "{images: images, masks: masks}"
-    (tmp_path / "data.yaml").write_text(f"val: {folders}\nclasses: [a, b, c]\n")
+    data = labelled(tmp_path)
     model, speed = paumer.load(tmp_path / "mine.onnx"), SpeedSettings(rounds=1, warmup=0)
-    settings, data = TuneSettings(most=3, speed=speed), str(tmp_path / "data.yaml")
+    settings = TuneSettings(most=3, speed=speed)
     tuned = model.tune(data, speed_up=1.01, name="mine", settings=settings)
     assert tuned.choice.engine == "onnx"
     assert set(paumer.load(tmp_path / "mine.onnx").points) >= {"quick", "unpaused"}
 
 
-def fused_count(proto):
-    return sum(node.op_type == "MultiHeadAttention" for node in proto.graph.node)
+def fused_count(graph):
+    graph = getattr(graph, "graph", graph)
+    inner = [item.g for node in graph.node for item in node.attribute if item.HasField("g")]
+    own = sum(node.op_type == "MultiHeadAttention" for node in graph.node)
+    return own + sum(map(fused_count, inner))
 
 
-@pytest.mark.parametrize("name", ["any", "one"])
-def test_every_attention_is_one_operation(folder, model, name):
+@pytest.mark.parametrize(("name", "forms"), [("any", 2), ("one", 1)])
+def test_every_attention_is_one_operation(folder, model, name, forms):
     blocks = model.network.backbone.depth + len(model.network.decoder.blocks)
-    assert fused_count(onnx.load(folder / f"{name}.onnx")) == blocks
+    assert fused_count(onnx.load(folder / f"{name}.onnx")) == forms * blocks  # With merging or not.
 
 
 def scale_values(proto, node):
@@ -269,9 +315,7 @@ def test_attention_of_another_form_is_left_alone(plain, form):
 
 def test_nothing_but_the_files_is_left(folder):
     names = sorted(file.name for file in folder.iterdir())
-    assert names == [
-        "any.onnx", "any.pt2", "any.py", "merge.onnx", "merge.py", "model", "one.onnx", "whole",
-    ]  # fmt: skip
+    assert names == ["any.onnx", "any.pt2", "any.py", "model", "one.onnx"]
 
 
 @pytest.mark.parametrize(

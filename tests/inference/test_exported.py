@@ -14,9 +14,9 @@ from paumer.inference.exported import (
     _read_info,
     check_exportable,
     is_exported,
-    need,
     open_exported,
 )
+from paumer.inference.graphs import need
 from paumer.measurement import Measurement
 from paumer.mode import Mode
 
@@ -24,8 +24,8 @@ QUICK = Mode.parse("2:0.5,4:0.25 exit by=neighbours protect=b")
 INFO = ExportInfo(
     config={"classes": ["a", "b"], "decoder": "mask", "trained_side": 96},
     mode=Mode(),
-    free=True,
     depth=6,
+    patch=(16, 16),
     points={"quick": Measurement(mode=QUICK).to_json()},
 )
 
@@ -33,7 +33,7 @@ INFO = ExportInfo(
 @pytest.mark.parametrize("mode", ["none", "2:0.5,4:0.5", "2:0.4 exit by=neighbours protect=a%20b"])
 @pytest.mark.parametrize("size", [None, (48, 64)])
 def test_it_survives_json(mode, size):
-    info = replace(INFO, mode=Mode.parse(mode), size=size, free=size is None)
+    info = replace(INFO, mode=Mode.parse(mode), size=size)
     assert ExportInfo.from_json(info.to_json()) == info
     values = json.loads(info.to_json())
     assert values["mode"] == mode
@@ -55,14 +55,28 @@ def test_a_mode_becomes_inputs():
     assert inputs["protect"].tolist() == [0, 1]
     pup = replace(INFO, config={**INFO.config, "decoder": "pup"})
     assert "exit" not in pup.inputs(Mode())
-    assert replace(INFO, free=False).inputs(Mode()) == {}
+    merging = INFO.inputs(Mode.parse("2:~0.1,3:1 exit"))
+    assert merging["merge_ratios"].tolist() == [0, 0.1, 0, 0, 0, 0]
+    assert merging["ratios"].tolist() == [0, 0, 1, 0, 0, 0]
+
+
+def test_a_mode_says_which_conditions_hold():
+    mode = Mode.parse("2:~0.1,2:0.2,4:0.25")
+    found = INFO.happening(mode, (64, 80))
+    assert found == {"merges", "2/stage", "2/merge/some", "2/pause/some", "4/stage", "4/pause/some"}
+    assert INFO.happening(mode, (16, 32)) == {"merges"}  # Two patches: none is gone.
+    assert INFO.happening(mode, None) == found
+    assert INFO.happening(Mode(), None) == set()
 
 
 def test_what_a_file_cannot_run_is_refused_by_name():
     INFO.check(replace(QUICK, size=48))
-    with pytest.raises(ValueError, match=r'this file cannot merge \("2:~0\.1"\)'):
-        INFO.check(Mode.parse("2:~0.1"))
-    one = replace(INFO, free=False, mode=QUICK)
+    INFO.check(Mode.parse("2:~0.1,4:1 exit"))
+    program = replace(INFO, runtime="program")
+    for mode, what in (("2:~0.1", "merge"), ("4:1 exit", "let all patches leave")):
+        with pytest.raises(ValueError, match=rf"a torch.export program cannot {what} \("):
+            program.check(Mode.parse(mode))
+    one = replace(INFO, runtime="openvino", mode=QUICK)
     one.check(replace(QUICK, size=48))
     with pytest.raises(ValueError, match=r'runs in mode "2:0\.5,4:0\.25 .* alone, not in "none"'):
         one.check(Mode())
@@ -105,7 +119,8 @@ def test_other_files_are_refused(tmp_path):
         ("depth", True),
         ("depth", 10**9),
         ("depth", 0),
-        ("free", 1),
+        ("patch", [16, 0]),
+        ("patch", None),
         ("size", [64]),
         ("size", [64, -64]),
         ("mode", "x" * 9999),
