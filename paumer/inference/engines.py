@@ -155,6 +155,8 @@ class ExportedEngine(Engine):
 
     def answers(self, images: Images, modes: Sequence[Mode], given: GivenCriteria) -> Answers:
         """The answer of each mode, one after the other."""
+        for mode in modes:
+            self.check(mode)
         with self._lock:
             self._open = self._open or self._opened()
         yield from self._open.answers(images, modes, given)
