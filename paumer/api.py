@@ -19,8 +19,8 @@ from paumer.data.datasets import open_dataset
 from paumer.data.images import read_folder
 from paumer.data.samples import Dataset, spread
 from paumer.exporting import onnx, verify
+from paumer.exporting.description import describe
 from paumer.exporting.rounding import round_layers
-from paumer.exporting.traced import describe
 from paumer.inference.engines import Engine, FileEngine, make_engine
 from paumer.inference.exported import is_exported, keep_points
 from paumer.inference.opening import open_file, open_model

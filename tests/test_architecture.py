@@ -16,8 +16,11 @@ DOORS = {
     "av": ("inference.video",),
     "datasets": ("data.hub",),
     "transformers": ("huggingface",),
-    "onnx": ("inference.exported", "exporting.onnx", "exporting.labels"),
-    "onnxruntime": ("inference.exported", "exporting.onnx"),
+    "onnx": (
+        *("inference.exported", "inference.graphs", "exporting.onnx", "exporting.labels"),
+        *("exporting.nodes", "exporting.assembly", "exporting.rounding", "exporting.verify"),
+    ),
+    "onnxruntime": ("inference.exported",),
     "onnxscript": ("exporting.onnx",),
     "openvino": ("inference.exported",),
     "fastapi": ("serve.http",),

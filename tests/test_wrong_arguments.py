@@ -118,7 +118,7 @@ CALLS = {
     ),
     "export": (
         {"out": "a.onnx"},
-        {"out": (), "mode": ("empty text",), "format": (), "input": SIZES, "data": ("none",)},
+        {"out": (), "mode": ("empty text",), "format": (), "input": SIZES, "calibrate": ("none",)},
     ),
     "train": (
         {"out": "new", "data": DATA},

@@ -4,23 +4,18 @@ After each block stands an ``If`` around a merging and a pause, so that one file
 and no mode pays for what it does not ask for.
 """
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paumer.exporting.parts import alike
+from paumer.exporting.nodes import Names, Nodes, parse, renamed
 from paumer.inference.graphs import INNER, NORMALISED, fill, need
 from paumer.model.decoders import TokenDecoder
 from paumer.model.segmenter import PausingSegmenter
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
-
-Nodes = list[Any]
-Names = Mapping[str, str]
-"""The name in the graph of each part of a state."""
 
 _ALWAYS = """
 zero = Constant <value = int64[1] {0}> ()
@@ -75,25 +70,6 @@ shape = Concat <axis=0> (one, one, tokens, tokens)
 wide = Expand (bias, shape)
 """
 """What attention adds to every row of its scores."""
-
-
-def parse(text: str, label: str = "", names: Names = MappingProxyType({})) -> Nodes:
-    """Nodes written in ONNX's own words, renamed."""
-    graph = need("onnx", "onnx").parser.parse_graph(f"part () => () {{{text}}}")
-    return renamed(graph.node, names, label)
-
-
-def renamed(nodes: "Sequence[NodeProto]", names: Names, label: str) -> Nodes:
-    """Copies of nodes with other names for some values; what they make begins with a label."""
-    names, copies = dict(names), []
-    for node in nodes:
-        copy = type(node).FromString(node.SerializeToString())
-        copy.input[:] = [names.get(name, name) for name in node.input]
-        names |= {name: label + name for name in node.output if name}
-        copy.output[:] = [names.get(name, "") for name in node.output]
-        copy.name = f"{node.op_type}_{copy.output[0]}"
-        copies.append(copy)
-    return copies
 
 
 class Assembly:
@@ -183,13 +159,16 @@ class Assembly:
         }
 
 
-def assemble(proto: "ModelProto", model: PausingSegmenter) -> None:
-    """Turn the graph of a network's parts into one that runs images in any mode."""
+def assemble(proto: "ModelProto", model: PausingSegmenter, kinds: Sequence[int]) -> None:
+    """Turn the graph of a network's parts into one that runs images in any mode.
+
+    ``kinds`` says for each block which one was traced for it.
+    """
     parts, graph, onnx = Assembly(proto), proto.graph, need("onnx", "onnx")
     nodes: Nodes = [*parts.parts[""], *parse(_ALWAYS)]
     state: Names = {name: f"start:{name}" for name in parts.gives["start"]}
     weights: dict[str, np.ndarray] = {}
-    for number, kind in enumerate(alike(model), 1):
+    for number, kind in enumerate(kinds, 1):
         own = model.backbone.blocks[number - 1].state_dict()
         names = {name: f"{number}/{name}" for name in own}
         weights |= {names[name]: value.cpu().numpy() for name, value in own.items()}

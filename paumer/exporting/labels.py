@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paumer.exporting.assembly import parse
+from paumer.exporting.nodes import parse
 from paumer.inference.exported import ExportInfo
 from paumer.inference.graphs import INNER, NORMALISED, fill, need
 

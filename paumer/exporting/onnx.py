@@ -10,10 +10,10 @@ import torch
 
 from paumer.disk import replace_file
 from paumer.exporting.assembly import assemble
+from paumer.exporting.description import describe
 from paumer.exporting.labels import wrap
-from paumer.exporting.parts import trace
+from paumer.exporting.parts import alike, trace
 from paumer.exporting.rounding import round_layers
-from paumer.exporting.traced import describe
 from paumer.inference.exported import ExportInfo
 from paumer.inference.graphs import in_mode, need
 from paumer.mode import UNPAUSED
@@ -53,7 +53,7 @@ def make_onnx(model: PausingSegmenter, info: ExportInfo) -> "ModelProto":
     assert made is not None
     proto: ModelProto = fuse_attention(made.model_proto)
     del proto.graph.value_info[:]  # Runtimes find the shapes themselves.
-    assemble(proto, model)
+    assemble(proto, model, alike(model))
     if not info.free:
         proto = in_mode(proto, info.inputs(info.mode), info.happening(info.mode, info.size))
     wrap(proto, info, model.backbone.patch)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paumer.exporting.assembly import Nodes, parse
+from paumer.exporting.nodes import Nodes, parse
 from paumer.inference.exported import start_onnxruntime
 from paumer.inference.graphs import fill, inner_part, need
 

@@ -1,16 +1,15 @@
-"""A network as a torch.export program, and what any exported file says of itself."""
+"""A network as a torch.export program."""
 
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from paumer.exporting import parts
-from paumer.inference.exported import ExportInfo, check_exportable
+from paumer.inference.exported import ExportInfo
 from paumer.inference.graphs import INNER
-from paumer.mode import Mode
 from paumer.model.decoders import TokenDecoder
 from paumer.model.prediction import Prediction
 from paumer.model.segmenter import PausingSegmenter
@@ -60,27 +59,6 @@ def _room(count: Tensor, least: int, most: int) -> Tensor:
     torch._check(number >= least)
     torch._check(number <= most)
     return torch.empty(number)
-
-
-def describe(
-    model: PausingSegmenter, mode: Mode, size: tuple[int, int] | None = None, **more: Any
-) -> ExportInfo:
-    """What a file of that model will say of itself; raises where there can be none.
-
-    With a ``size`` it is a file of that size and mode alone; ``more`` are fields of the rest.
-    """
-    if model.config is None:
-        raise ValueError("the network has no configuration: its classes are not known")
-    patch, depth = model.backbone.patch, model.backbone.depth
-    if size is not None:
-        padded = [-(-side // p) * p for side, p in zip(size, patch, strict=True)]
-        size = padded[0], padded[1]
-    check_exportable(mode)
-    model.check(mode)
-    config = model.config.to_json()
-    info = ExportInfo(config=config, mode=mode, depth=depth, patch=patch, size=size, **more)
-    info.check(mode)
-    return info
 
 
 @torch.inference_mode(False)  # In which the exporter cannot trace.
