@@ -72,7 +72,7 @@ def plain(unchecked):
     found = []
     network = unchecked("paumer.model.build").build_model("test_vit", "linear", 3, image_size=32)
     mode = unchecked("paumer.mode").Mode()
-    info = unchecked("paumer.exporting.traced").describe(network, mode, (32, 32))
+    info = unchecked("paumer.exporting.description").describe(network, mode, (32, 32))
     with pytest.raises(AttributeError):  # Nothing is left to write.
         module.make_onnx(network, info)
     patch.undo()
