@@ -66,16 +66,14 @@ def model(folder):
 @pytest.fixture(scope="module")
 def plain(unchecked):
     """The graph of a small network before its attention is fused."""
-    patch = pytest.MonkeyPatch()
-    module = unchecked("paumer.exporting.onnx")
-    patch.setattr(module, "fuse_attention", lambda proto: found.append(proto.SerializeToString()))
-    found = []
+    module, found = unchecked("paumer.exporting.onnx"), []
     network = unchecked("paumer.model.build").build_model("test_vit", "linear", 3, image_size=32)
     mode = unchecked("paumer.mode").Mode()
     info = unchecked("paumer.exporting.description").describe(network, mode, (32, 32))
-    with pytest.raises(AttributeError):  # Nothing is left to write.
-        module.make_onnx(network, info)
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "fuse_attention", lambda p: found.append(p.SerializeToString()))
+        with pytest.raises(AttributeError):  # Nothing is left to write.
+            module.make_onnx(network, info)
     return found[0]
 
 
