@@ -24,7 +24,9 @@ from jaxtyping import install_import_hook
 from jaxtyping._import_hook import _JaxtypingLoader
 from PIL import Image
 
+# Some virtual machines promise matrix tiles (AMX) and stop a program that uses them.
 os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 torch.set_num_threads(1)
 PACKAGE = Path(__file__).parent.parent / "paumer"
 SHAPED = [path for path in PACKAGE.rglob("*.py") if "from jaxtyping import" in path.read_text()]
