@@ -21,6 +21,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from paumer.classes import Pixels
+from paumer.untrusted import shorten
 
 PIXEL_LIMIT = 8192 * 8192 * 2
 SIDE_LIMIT = 2**16
@@ -167,7 +168,8 @@ def _decode(
         file.seek(0)
         image = reader(file, name)
     except Exception as error:
-        raise ValueError(f'cannot read "{name}": its header is damaged ({error})') from error
+        text = shorten(str(error), 200)  # Some repeat what they found.
+        raise ValueError(f'cannot read "{name}": its header is damaged ({text})') from error
     _check_size(image.size, size, name, limits, suspicious)
     step = _grey_step(image)
     try:
@@ -175,7 +177,8 @@ def _decode(
     except MemoryError:
         raise
     except Exception as error:
-        raise ValueError(f'cannot read "{name}": it is damaged or cut short ({error})') from error
+        text = shorten(str(error), 200)
+        raise ValueError(f'cannot read "{name}": it is damaged or cut short ({text})') from error
     return image, step
 
 

@@ -133,6 +133,17 @@ class TestReadImage:
                 with pytest.raises(ValueError, match=r"given bytes.*header is damaged"):
                     read(data)
 
+    def test_what_a_damaged_header_holds_is_not_repeated_in_full(self):
+        tags = {256: (3, 8), 257: (3, 8), 259: (7, 3000)}  # Of the last, the compression, many.
+        entries = [
+            struct.pack("<HHII", tag, kind, 1 if kind == 3 else value, 50 if kind == 7 else value)
+            for tag, (kind, value) in tags.items()
+        ]
+        head = struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + b"".join(entries)
+        with pytest.raises(ValueError, match="header is damaged") as caught:
+            read_image(head.ljust(50, b"\0") + b"\5" * 3000)
+        assert len(str(caught.value)) < 400
+
     def test_values_of_unknown_range_are_refused(self, tmp_path):
         Image.fromarray(np.array([[0, 100_000]], np.int32)).save(tmp_path / "i.tif")
         Image.fromarray(np.array([[0, 0.5]], np.float32)).save(tmp_path / "f.tif")

@@ -25,7 +25,7 @@ const KEPT = 8;
 /** How often a refused request is repeated without being told to. */
 const REPEATS = 3;
 /** How often a mode runs on a picture: of its times the fastest counts, because noise only adds. */
-const RUNS = 3;
+const RUNS = 5;
 
 const saves = /** @type {NodeListOf<HTMLButtonElement>} */ (document.querySelectorAll("[data-output]"));
 
