@@ -1,12 +1,13 @@
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo evidence test slow check clean
+.PHONY: help setup demo evidence test slow check docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
 # Compiled files are kept, whatever the environment says: each worker needs all of them.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 SHOW := awk '/^ *(Collecting|Downloading|Using cached|Installing|Building|Preparing)/ {printf "\r\033[K%.78s", $$0; fflush()} /^ *(ERROR|error)/ {print} END {printf "\r\033[K"}'
 
 help: ## list the targets
@@ -37,10 +38,15 @@ test: setup ## run the tests that take no more than two minutes together
 slow: setup ## run the other tests: exports, examples, killed processes, the page, nginx
 	@$(PYTEST) -m slow
 
-check: setup ## formatting, lint, types, and which layer imports which
+check: setup ## formatting, lint, types, which layer imports which, and the site of the docs
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-cache --no-logo >.lint-imports.txt 2>&1 || { cat .lint-imports.txt; rm .lint-imports.txt; exit 1; }
-	@rm -f .lint-imports.txt; echo "check: clean"
+	@rm -f .lint-imports.txt
+	@$(SITE)
+	@echo "check: clean"
+
+docs: setup ## the documentation as a site: open out/docs/index.html
+	@$(SITE) && echo "wrote out/docs/index.html"
 
 clean: ## remove what the targets made
 	@rm -rf .venv out build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -78,6 +78,25 @@ def test_the_index_has_every_page():
     assert listed == set(PAGES) - {"README.md"}
 
 
+def test_the_reference_has_every_public_name():
+    described = re.findall(r"^::: paumer\.(\w+)$", PAGES["reference.md"], re.M)
+    assert sorted(described) == sorted(set(paumer.__all__) - {"__version__"})
+
+
+@pytest.mark.slow
+def test_the_site_is_whole_without_a_network(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run([*command, "--site-dir", tmp_path], cwd=ROOT, env=environment, check=True)
+    pages = sorted(tmp_path.rglob("*.html"))
+    assert {path.stem for path in pages} > {path.removesuffix(".md") for path in PAGES} - {"README"}
+    for page in set(pages) - {tmp_path / "404.html"}:  # Its links start at a server's root.
+        text = page.read_text("utf-8")
+        assert not re.findall(r"<(?:script|link|img|iframe)[^>]*=\"?(?:https?:)?//", text), page
+        for target in re.findall(r"(?:href|src)=\"(?![a-z]+:)([^\"#]+)", text):
+            assert (page.parent / target).exists(), (page, target)
+
+
 @pytest.mark.parametrize("name", paumer.__all__)
 def test_every_public_name_is_in_the_python_api_and_in_its_examples(name):
     page = PAGES["python-api.md"]
