@@ -16,7 +16,7 @@ PHONE = {"width": 390, "height": 844}
 def test_axe_finds_nothing_serious(open_page, stub, scheme, size):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = open_page(viewport=size, color_scheme=scheme)
-    says(page, "#speed-facts", "the fastest of 3 runs")
+    says(page, "#speed-facts", "the fastest of 5 runs")
     says(page, "#strip", "requests/s")
 
     def serious():
