@@ -28,6 +28,7 @@ app = App(
     name="paumer",
     help="Segmentation by a vision transformer whose clear patches pause.",
     version=__version__,
+    suppress_keyboard_interrupt=False,
 )
 for command in (demo, predict, bench, evaluate, sweep, tune, study, export, serve):
     app.command(command)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None:  # noqa: B008, D417
     """Segment images and videos: label masks, overlays, where patches paused.
 
-    Can be stopped at any time and resumes when started again. Started by torchrun, every process
-    segments its part.
+    Can be stopped at any time (Ctrl-C) and resumes when started again. Started by torchrun, every
+    process segments its part.
 
     Args:
         sources: Images, folders, patterns such as "streets/*.jpg", videos, a camera (/dev/video0),
@@ -34,19 +34,29 @@ def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None: 
     job = _job(options, any(source.is_video for source in found), rank if world > 1 else None)
     images = [source for source in found if not source.is_video]
     videos = [source for source in found if source.is_video]
-    outcome = Outcome()
-    with together(world) as gather:
-        if not rank:
-            join_parts(job.out)
-        gather(outcome)  # None begins before the list is whole.
-        if own := images[rank::world]:
-            with progress_bar("segmenting") as update:
-                outcome = job.run(own, update if not rank else lambda *_: None)
-        for source in videos[rank::world]:
-            _video(job, source)
-        outcome = sum(gather(outcome), Outcome())
-        if not rank:
-            join_parts(job.out)
+    own, own_videos, done = images[rank::world], videos[rank::world], Outcome()
+    videos_done = 0
+    try:
+        with together(world) as gather:
+            if not rank:
+                join_parts(job.out)
+            gather(done)  # None begins before the list is whole.
+            if own:
+                with progress_bar("segmenting") as update:
+                    job.run(own, update if not rank else lambda *_: None, done)
+            for source in own_videos:
+                _video(job, source)
+                videos_done += 1
+            outcome = sum(gather(done), Outcome())
+            if not rank:
+                join_parts(job.out)
+    except KeyboardInterrupt:
+        finished, total = done.written + done.skipped + videos_done, len(own) + len(own_videos)
+        complain(
+            f"stopped: {finished} of {total} files are finished, with their results in {job.out}: "
+            f"the same command segments the others"
+        )
+        sys.exit(130)
     if rank or not images:  # The first process tells of the images of all.
         return
     _report(job, outcome, len(images), options)

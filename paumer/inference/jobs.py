@@ -98,15 +98,30 @@ class Job:
     def _modes(self) -> list[Mode]:
         return [rung.mode for rung in self.pace.rungs] if self.pace else [self.mode]
 
-    def run(self, sources: Sequence[Source], progress: Progress = lambda *_: None) -> Outcome:
-        """Segment the images. Reading and writing happen in threads beside the network."""
+    def run(
+        self,
+        sources: Sequence[Source],
+        progress: Progress = lambda *_: None,
+        outcome: Outcome | None = None,
+    ) -> Outcome:
+        """Segment the images. Reading and writing happen in threads beside the network.
+
+        ``outcome`` is filled meanwhile: it tells what is finished when an interrupt ends the work.
+        """
         lines, start = self._lines(), time.perf_counter()
         todo = [source for source in sources if not self._finished(source, lines)]
-        outcome = Outcome(skipped=len(sources) - len(todo))
+        outcome = Outcome() if outcome is None else outcome
+        outcome.skipped = len(sources) - len(todo)
         size = 1 if self.pace else self.inference.batch
-        decoder = Decoder()
+        decoder, stops = Decoder(), list[KeyboardInterrupt]()
 
         def segmented() -> Iterator[tuple[Source, Segmentation]]:
+            try:
+                yield from groups()
+            except KeyboardInterrupt as stop:  # What is segmented is written before it ends.
+                stops.append(stop)
+
+        def groups() -> Iterator[tuple[Source, Segmentation]]:
             read = partial(_read, decoder=decoder if self.isolate else None)
             images = map_ahead(read, todo, threads=2, ahead=size)
             for begin in range(0, len(todo), size):
@@ -127,6 +142,8 @@ class Job:
                 self._add_line(line)
                 outcome.written += 1
                 outcome.seen[tuple(line["seen"])] += 1
+        if stops:
+            raise stops[0]
         outcome.seconds = time.perf_counter() - start
         return outcome
 

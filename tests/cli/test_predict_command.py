@@ -1,12 +1,13 @@
 import json
+import sys
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from paumer import Measurement, Mode, build_model
-from paumer.cli.main import app
+from paumer import Measurement, Mode, Predictor, build_model
+from paumer.cli.main import app, main
 from paumer.inference.points import write_points
 
 
@@ -144,6 +145,37 @@ def test_what_was_done_is_said(model, streets, tmp_path, capsys):
     with pytest.raises(SystemExit):
         run("predict", streets, "--model", model, "--out", out, "--mode", "quick")
     assert "1 could not be read, 1 could not be written" in capsys.readouterr().err
+
+
+def test_what_ctrl_c_leaves_is_said_and_the_same_command_goes_on(
+    model, streets, tmp_path, capsys, monkeypatch
+):
+    out, sent = tmp_path / "out", []
+    segment = Predictor.predict_batch
+
+    def interrupted(predictor, images, *more):
+        if sent:
+            raise KeyboardInterrupt
+        sent.append(images)
+        return segment(predictor, images, *more)
+
+    words = ["paumer", "predict", streets, "--model", model, "--out", out, "--batch", 1]
+    monkeypatch.setattr(sys, "argv", [str(word) for word in words])
+    with monkeypatch.context() as patch:
+        patch.setattr(Predictor, "predict_batch", interrupted)
+        with pytest.raises(SystemExit) as stop:
+            main()
+    assert stop.value.code == 130
+    lines = (out / "predictions.jsonl").read_text().splitlines()
+    said = " ".join(capsys.readouterr().err.split())
+    assert len(lines) == 1
+    assert f"stopped: 1 of 2 files are finished, with their results in {out}: " in said
+    assert "the same command segments the others" in said
+    run(*words[1:])
+    said = capsys.readouterr().out
+    assert f"segmented 1 of 2 images into {out}, 1 were finished before" in said
+    lines = [json.loads(t) for t in (out / "predictions.jsonl").read_text().splitlines()]
+    assert sorted(line["name"] for line in lines) == ["deep/two", "one"]
 
 
 def test_two_processes_share_a_folder(model, streets, tmp_path, two_processes):
