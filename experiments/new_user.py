@@ -5,9 +5,10 @@
 Synthetic scenes are written in the form of each layout, with three classes of the user's own
 (ground, object, backdrop). Then come the commands that docs/data.md and docs/training.md name, each
 in a process of its own: data init, the classes' names, check-data; train from `street-tiny`, stop
-it, resume and tune it, predict, export, and predict by the exported file's script. The first thing
-that is not as the docs say ends it. `--only` restricts the layouts, `--journey` those that are
-trained.
+it, resume and tune it, predict, export, and predict by the exported file's script; at last a
+prediction of a folder is stopped and resumed. The first thing that is not as the docs say ends it.
+`--only` restricts the layouts, `--export` those whose model is exported, which does not depend on
+the data.
 """
 
 import argparse
@@ -196,8 +197,8 @@ class User:
     def __init__(self, out: Path) -> None:
         self.out = out
 
-    def run(self, *words: object, stop_after: str | None = None) -> str:
-        """What a command printed; with ``stop_after`` it gets Ctrl-C once it prints that."""
+    def run(self, *words: object, stop_at: str | None = None) -> str:
+        """What a command printed; with ``stop_at`` it gets Ctrl-C once that file is there."""
         begin = time.monotonic()
         line = " ".join(map(str, words))
         print(f"$ {line}", flush=True)
@@ -207,14 +208,12 @@ class User:
         process = subprocess.Popen(
             command, cwd=self.out, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        assert process.stdout
-        printed = []
-        for text in process.stdout:
-            printed.append(text)
-            if stop_after and stop_after in text:
-                process.send_signal(signal.SIGINT)
-        code, wanted = process.wait(), 130 if stop_after else 0
-        said = "".join(printed)
+        if stop_at:
+            while process.poll() is None and not (self.out / stop_at).exists():
+                time.sleep(0.02)
+            process.send_signal(signal.SIGINT)
+        said, _ = process.communicate()
+        code, wanted = process.returncode, 130 if stop_at else 0
         if code != wanted:
             raise SystemExit(f"{said}\n`{line}` ended with {code} instead of {wanted}")
         print(f"  {time.monotonic() - begin:.1f} s", flush=True)
@@ -252,10 +251,10 @@ class User:
         return f"{layout}/data.yaml"
 
     def journey(self, layout: str, options: Sequence[object]) -> None:
-        """From a data.yaml to a file that segments an image elsewhere."""
+        """From a data.yaml to a model with operating points that segments an image."""
         run, data = f"{layout}-run", f"{layout}/data.yaml"
         start = ("paumer", "train", "--data", data, "--init", "street-tiny", "--out", run)
-        said = self.run(*start, *options, stop_after="val mIoU")
+        said = self.run(*start, *options, stop_at=f"{run}/model/config.json")
         self.see("street-tiny knows none of the 3 classes: its heads start afresh", said)
         self.see(f"resume with --resume {run}", said)
         said = self.run("paumer", "train", "--resume", run, "--tune")
@@ -266,11 +265,28 @@ class User:
         said = self.run("paumer", "predict", "photo.png", *common, f"{layout}-out")
         self.see("1 image", said)
         self.find(f"{layout}-out/photo_overlay.png", f"{layout}-out/photo_mask.png")
-        file = f"{layout}.onnx"
-        self.run("paumer", "export", *common, file)
+
+    def export(self, layout: str) -> None:
+        """A file that segments an image elsewhere."""
+        words = ("--model", f"{layout}-run", "--mode", "balanced", "--out", f"{layout}.onnx")
+        self.run("paumer", "export", *words)
         (self.out / "photo_mask.png").unlink(missing_ok=True)
         self.run(f"{layout}.py", "photo.png")
         self.find("photo_mask.png")
+
+    def stop_predicting(self, layout: str) -> None:
+        """Ctrl-C in the midst of a folder, and the same command again."""
+        for number in range(6):
+            save(self.out / f"photos/{number}.png", scene(10**6 + number, (1024, 768))[0])
+        model, how = ("--model", f"{layout}-run"), ("--mode", "none size=full", "--batch", "1")
+        words = ("paumer", "predict", "photos", *model, "--out", "photos-out", *how)
+        said = self.run(*words, stop_at="photos-out/predictions.jsonl")
+        self.see(r"stopped: [1-5] of 6 files are finished", " ".join(said.split()))
+        self.see(r"segmented [1-5] of 6 images into photos-out, [1-5] were", self.run(*words))
+        lines = (self.out / "photos-out/predictions.jsonl").read_text().splitlines()
+        names = sorted(json.loads(line)["name"] for line in lines)
+        if names != list("012345"):
+            raise SystemExit(f"the images {names} were segmented, and each should be once")
 
 
 def main() -> None:
@@ -280,7 +296,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True, help="folder that does not exist yet")
     parser.add_argument("--only", nargs="*", choices=LAYOUTS, default=list(LAYOUTS))
-    parser.add_argument("--journey", nargs="*", choices=LAYOUTS, help="default: all of --only")
+    parser.add_argument("--export", nargs="*", choices=LAYOUTS, help="default: those of --only")
     parser.add_argument("--images", type=int, default=20, help="for training; a quarter for val")
     parser.add_argument("--size", default="96x64", help="of the images")
     parser.add_argument(
@@ -298,8 +314,11 @@ def main() -> None:
     user, begin = User(arguments.out.resolve()), time.monotonic()
     for layout in arguments.only:
         user.describe(layout, scenes)
-    for layout in arguments.only if arguments.journey is None else arguments.journey:
+    for layout in arguments.only:
         user.journey(layout, arguments.options.split())
+    for layout in arguments.only if arguments.export is None else arguments.export:
+        user.export(layout)
+    user.stop_predicting(arguments.only[0])
     print(f"done in {time.monotonic() - begin:.0f} s")
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -49,12 +50,15 @@ def test_report_prints_the_documented_numbers(tmp_path, script, words):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_a_new_user_gets_a_model_of_their_own_from_each_layout(tmp_path):
-    words = ("--out", tmp_path / "user", "--images", 8, "--journey", "indices")
+    words = ("--out", tmp_path / "user", "--images", 8, "--export", "indices")
     result = run("experiments/new_user.py", *words)
     assert result.returncode == 0, result.stdout + result.stderr
-    for command in ("data init", "check-data"):
-        assert len(re.findall(rf"^\$ paumer {command} ", result.stdout, re.M)) == 7
+    said = result.stdout
+    commands = "data init|check-data|train --data|train --resume|predict photo.png|export"
+    counts = Counter(re.findall(rf"^\$ paumer ({commands}) ", said, re.M))
+    assert counts == dict.fromkeys(commands.split("|"), 7) | {"export": 1}
 
 
 def rows(text):
