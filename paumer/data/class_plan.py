@@ -1,6 +1,6 @@
 """The classes a `data.yaml` names, and what the values in masks and label files mean by them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paumer.classes import IGNORE, ClassSet, Colour, distinct_colours
@@ -90,14 +90,17 @@ def _entries(plan: Plan, categories: Mapping[int, str] | None) -> tuple[Entries,
     given, ids = plan.get("classes", plan.get("names")), dict(categories or {})
     if given is None and categories is not None:
         return dict.fromkeys(ids.values()), ids
-    if "names" in plan and isinstance(given, dict):
-        if not all(map(is_id, given)):
-            raise wrong("names", given, "must be a list, or lead from ids to names")
-        pairs: list[tuple[Any, Any]] = [(given[value], None) for value in sorted(given)]
-        numbers: list[int] = sorted(given)
+    numbers: Sequence[int] | None = None
+    if isinstance(given, list):
+        pairs = [(name, None) for name in given]
+    elif not isinstance(given, dict):
+        must = "must be a list of names, or lead from names to colours or from ids to names"
+        raise wrong("names" if "names" in plan else "classes", given, must)
+    elif all(map(is_id, given)):
+        numbers = sorted(given)
+        pairs = [(given[value], None) for value in numbers]
     else:
-        pairs = _pairs(given)
-        numbers = list(range(len(pairs)))
+        pairs = list(given.items())
     entries: Entries = {}
     for i, (name, colour) in enumerate(pairs):
         if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_NAME:
@@ -112,30 +115,15 @@ def _entries(plan: Plan, categories: Mapping[int, str] | None) -> tuple[Entries,
     if count != len(entries):
         raise wrong("nc", count, f"there are {len(entries)} names")
     if categories is None:
-        return entries, dict(zip(numbers, entries, strict=True))
-    renamed, ignored = plan.get("map"), plan.get("ignore")
-    known = {*entries, *(renamed if isinstance(renamed, dict) else ())}
-    known |= {name for name in ignored if type(name) is str} if type(ignored) is list else set()
+        return entries, dict(zip(numbers or range(len(pairs)), entries, strict=True))
+    ignored = plan.get("ignore")
+    known = [*entries, *_map(plan), *(ignored if isinstance(ignored, list) else ())]
     if rest := [name for name in ids.values() if name not in known]:
         raise ValueError(
             f"the label file has the categories {quoted(rest)}, which are not among the classes: "
             f"add them there, merge them by map, or list them under ignore"
         )
     return entries | {name: None for name in ids.values() if name not in entries}, ids
-
-
-def _pairs(given: Any) -> list[tuple[Any, Any]]:
-    """Names with their colours, None where none is given; not checked yet."""
-    if isinstance(given, dict):
-        return list(given.items())
-    if not isinstance(given, list):
-        must = "must be a list of names, a list of {name: ..., colour: [r, g, b]}, or a mapping "
-        raise wrong("classes", given, must + "from names to colours")
-    pairs = []
-    for entry in (e if isinstance(e, dict) else {"name": e} for e in given):
-        check_keys(entry, ("name", "colour", "color"), where="classes: ")
-        pairs.append((entry.get("name"), entry.get("colour", entry.get("color"))))
-    return pairs
 
 
 def _by_id(plan: Plan, entries: Entries, ids: Mapping[int, str]) -> dict[Value, str]:
@@ -160,8 +148,7 @@ def _by_colour(entries: Entries) -> dict[Value, str]:
     for name, colour in entries.items():
         if colour is None:
             raise ValueError(
-                f"with rgb_masks every class needs a colour, as in "
-                f"{{name: {name}, colour: [128, 64, 128]}}"
+                f"with rgb_masks every class needs a colour, as in {{{name}: [128, 64, 128]}}"
             )
         if colour in names:
             both = f'"{names[colour]}" and "{name}"'

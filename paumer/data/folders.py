@@ -4,7 +4,7 @@ What is wrong with a folder as a whole is a ValueError; what is wrong with singl
 so that one bad file does not hide the next.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -189,18 +189,27 @@ def subfolder(root: Path, path: str | Path, why: str) -> Path:
     return folder
 
 
-def find_images(folder: Path, pattern: str = "**/*", ending: str = "") -> dict[str, list[Path]]:
-    """Images by their path below the folder, without suffix and ending.
-
-    Those whose name does not have the ending are left out, like hidden files.
-    """
+def find_images(folder: Path, pattern: str = "**/*") -> dict[str, list[Path]]:
+    """Images by their path below the folder, without suffix. Hidden files and folders are not."""
     images: dict[str, list[Path]] = {}
-    for path in sorted(folder.glob(pattern)):
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file():
-            name = path.relative_to(folder).with_suffix("").as_posix()
-            if name.endswith(ending):
-                images.setdefault(name.removesuffix(ending), []).append(path)
+    for path in find_files(folder, pattern, SUFFIXES):
+        name = path.relative_to(folder).with_suffix("").as_posix()
+        images.setdefault(name, []).append(path)
     return images
+
+
+def find_files(folder: Path, pattern: str, suffixes: Sequence[str]) -> list[Path]:
+    """Files of a folder whose names end so, in order, but none that is hidden or in such a folder.
+
+    Notebooks and file managers leave copies of images and labels there.
+    """
+    return [
+        path
+        for path in sorted(folder.glob(pattern))
+        if path.suffix.lower() in suffixes
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        and path.is_file()
+    ]
 
 
 def pair_files(

@@ -36,19 +36,22 @@ class Shape(NamedTuple):
         return sum(_area(points.astype(np.float64)) for points in self.polygons)
 
 
-def draw(shapes: Sequence[Shape], size: tuple[int, int]) -> Drawn:
-    """The mask of an image of that height and width."""
-    if not all(np.isfinite(points).all() for shape in shapes for points in shape.polygons):
-        raise ValueError("a polygon has a corner that is not a number")
+def draw(shapes: Sequence[Shape], size: tuple[int, int], whose: str = "an image") -> Drawn:
+    """The mask of an image of that height and width; errors say whose outlines cannot be drawn."""
     ids = sorted({shape.id for shape in shapes})
     pixels = np.zeros(size, np.min_scalar_type(len(ids)))
-    for shape in sorted(shapes, key=Shape.area, reverse=True):
-        number = ids.index(shape.id) + 1
-        if shape.runs is not None:
-            pixels[_unpack(shape, size)] = number
-        for points in shape.polygons:
-            (top, left), inside = _fill(points.astype(np.float64), size)
-            pixels[top : top + inside.shape[0], left : left + inside.shape[1]][inside] = number
+    try:
+        if not all(np.isfinite(points).all() for shape in shapes for points in shape.polygons):
+            raise ValueError("a polygon has a corner that is not a number")
+        for shape in sorted(shapes, key=Shape.area, reverse=True):
+            number = ids.index(shape.id) + 1
+            if shape.runs is not None:
+                pixels[_unpack(shape, size)] = number
+            for points in shape.polygons:
+                (top, left), inside = _fill(points.astype(np.float64), size)
+                pixels[top : top + inside.shape[0], left : left + inside.shape[1]][inside] = number
+    except ValueError as error:
+        raise ValueError(f"the outlines of {whose}: {error}") from error
     return Drawn(pixels, tuple(ids))
 
 

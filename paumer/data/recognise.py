@@ -1,5 +1,6 @@
 """A folder of unknown layout: recognised, described by a `data.yaml`, shown on a sheet."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,13 +11,21 @@ import yaml
 
 from paumer.data.checking import list_splits, sample_sheet
 from paumer.data.coco import read_annotations
-from paumer.data.datasets import published_plan
 from paumer.data.hub import open_table, row_name
 from paumer.data.images import SUFFIXES
-from paumer.data.listing import find, pair_masks, read_list
+from paumer.data.listing import (
+    Images,
+    choose,
+    find,
+    list_pairs,
+    pair_masks,
+    read_list,
+    without_suffix,
+)
+from paumer.data.published import published_plan
 from paumer.data.samples import SPLITS, Dataset
-from paumer.data.survey import Root, marked_masks, match, scan, split_of, survey_masks
-from paumer.data.yolo import labels_beside, read_polygons
+from paumer.data.survey import Root, common, marked_masks, match, scan, split_of, survey_masks
+from paumer.data.yolo import label_files, labels_beside, read_polygons
 from paumer.disk import replace_file
 from paumer.drawing import encode
 from paumer.untrusted import read_json
@@ -28,11 +37,15 @@ _MOST_LABELS = 200
 
 @dataclass(frozen=True)
 class Layout:
-    """What a folder was recognised as: its plan, what was assumed, and lists to write beside it."""
+    """What a folder was recognised as: its plan, what was assumed, and lists to write beside it.
+
+    `names` are those of the training images.
+    """
 
     title: str
     plan: dict[str, Any]
     assumed: list[str] = field(default_factory=list)
+    names: Sequence[str] = ()
     lists: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -41,9 +54,10 @@ def recognise(folder: Path) -> Layout:
     if not folder.is_dir():
         raise ValueError(f'"{folder}" is not a folder')
     roots = scan(folder)
-    for look in (_published, _table, _coco, partial(_yolo, roots), partial(_masks, roots)):
+    looks = (_published, _table, _coco, _pairs, partial(_yolo, roots), partial(_masks, roots))
+    for look in looks:
         if found := look(folder):
-            return found
+            return _with_val(folder, found)
     if not roots:
         raise ValueError(f'"{folder}" holds no images (known are {" ".join(SUFFIXES)})')
     count = sum(len(root.files) for root in roots)
@@ -107,70 +121,76 @@ def _table(folder: Path) -> Layout | None:
     if len(columns) < 2:
         raise ValueError(f'"{folder}" needs a column of images and one of masks: it has {columns}')
     splits = [s for part in parts if (s := split_of(part) or ("train" if part == "." else None))]
+    if not splits:
+        raise ValueError(f'"{folder}" has the splits {", ".join(parts)}: call one of them train')
     keys = {"hf": ".", "image": columns[0], "label": columns[1]}
     _, table = open_table(folder, splits[0], (columns[0], columns[1]))
     rows = (table[n][columns[1]] for n in range(min(len(table), _MOST_LABELS)))
-    classes, notes = survey_masks(row["bytes"] or Path(row["path"]) for row in rows)
+    classes, notes = survey_masks(row["bytes"] or Path(row["path"]) for row in rows if row)
     note = f'images are the column "{columns[0]}", masks "{columns[1]}"'
+    plan = {split: dict(keys) for split in splits} | classes
     names = [row_name(n) for n in range(len(table))]
-    plan, lists = _with_val({split: dict(keys) for split in splits}, names)
-    notes = [note, *notes, *_list_note(lists)]
-    return Layout("a table of Hugging Face datasets", plan | classes, notes, lists)
+    return Layout("a table of Hugging Face datasets", plan, [note, *notes], names)
 
 
 def _coco(folder: Path) -> Layout | None:
     """Annotation files of COCO, in the folder or one below."""
     files = sorted([*folder.glob("*.json"), *folder.glob("*/*.json")])
-    files = [f for f in files if f.name.startswith("instances")] or files
+    folders = [p.relative_to(folder) for g in ("*/", "*/*/") for p in sorted(folder.glob(g))]
     plan: dict[str, Any] = {}
     names: list[str] = []
-    places = [Path(), *(p.relative_to(folder) for g in ("*", "*/*") for p in folder.glob(g))]
-    for file in files:
+    for file in [file for file in files if file.name.startswith("instances")] or files:
+        split = split_of(file.stem) or split_of(file.parent.name) or "train"
+        beside = file.parent.relative_to(folder)
         with suppress(ValueError):
-            found = read_annotations(file)
-            name = next(iter(found.images.values())).name if found.images else ""
-            near = [file.parent.relative_to(folder), *sorted(p for p in places if p != Path())]
-            images = next((p for p in (*near, Path()) if (folder / p / name).is_file()), None)
-            split = split_of(file.stem) or split_of(file.parent.name)
-            if not name or images is None or (split or "train") in plan:
-                continue
-            keys = {"images": images.as_posix(), "coco": file.relative_to(folder).as_posix()}
-            plan[split or "train"] = keys
-            if (split or "train") == "train":
-                names = [image.name for image in found.images.values()]
+            found = [image.name for image in read_annotations(file).images.values()]
+            near = (p for p in (beside, *folders, Path()) if (folder / p / found[0]).is_file())
+            if found and split not in plan and (images := next(near, None)):
+                keys = {"images": images.as_posix(), "coco": file.relative_to(folder).as_posix()}
+                plan[split], names = keys, found if split == "train" else names
     if not plan:
         return None
     note = "pixels that no outline covers are a class of their own, background"
-    plan, lists = _with_val(plan, names)
-    notes = [note, *_list_note(lists)]
-    return Layout("COCO annotations", {**plan, "background": "background"}, notes, lists)
+    return Layout("COCO annotations", plan | {"background": "background"}, [note], names)
+
+
+def _pairs(folder: Path) -> Layout | None:
+    """Lists whose lines are an image and its mask."""
+    plan: dict[str, Any] = {}
+    masks: list[Path] = []
+    for split in SPLITS:
+        with suppress(ValueError):
+            pairs, _ = list_pairs(folder, folder / f"{split}.txt")
+            if pairs:
+                plan[split] = {"list": f"{split}.txt"}
+                masks += [pair.mask for pair in pairs]
+    if "train" not in plan:
+        return None
+    classes, notes = survey_masks(masks)
+    return Layout("lists of images and masks", plan | classes, notes)
 
 
 def _yolo(roots: list[Root], folder: Path) -> Layout | None:
     """Images with YOLO's text files beside them."""
-    found = [r for r in roots if any((folder / labels_beside(r.path)).glob("**/*.txt"))]
-    found = [r for r in found if "images" in Path(r.path).parts]
-    if not found:
-        return None
-    pairs = {root.path: labels_beside(root.path) for root in found}
-    files = [f for path in pairs.values() for f in sorted((folder / path).glob("**/*.txt"))]
-    files = [file for file in files if file.name != "classes.txt"]
+    images = [root for root in roots if "images" in Path(root.path).parts]
+    entries = [(root, {"images": root.path, "labels": labels_beside(root.path)}) for root in images]
+    below = {root.path: label_files(folder / keys["labels"]) for root, keys in entries}
+    files = [file for found in below.values() for file in found]
     if not files:
         return None
+    entries = [(root, keys) for root, keys in entries if below[root.path]]
     highest = max(
         (shape.id for file in files[:_MOST_LABELS] for shape in read_polygons(file, (1, 1))),
         default=0,
     )
-    lists = [folder / "classes.txt", *(folder / path / "classes.txt" for path in pairs.values())]
+    lists = [folder / place / "classes.txt" for place in (".", *(k["labels"] for _, k in entries))]
     given = next((read_list(file) for file in lists if file.is_file()), [])
-    names = given or [f"class {n}" for n in range(highest + 1)]
     notes = ["pixels that no polygon covers are a class of their own, background"]
     if not given:
         notes.append("classes are named after their numbers: give them their names")
-    entries = [(r, {"images": r.path, "labels": pairs[r.path]}) for r in found]
-    plan, split_lists = _splits(entries)
-    plan |= {"names": names, "background": "background"}
-    return Layout("YOLO polygons", plan, notes + _list_note(split_lists), split_lists)
+    plan, names, left = _splits(entries)
+    plan["names"] = given or [f"class {n}" for n in range(highest + 1)]
+    return Layout("YOLO polygons", plan | {"background": "background"}, notes + left, names)
 
 
 def _masks(roots: list[Root], folder: Path) -> Layout | None:
@@ -179,25 +199,26 @@ def _masks(roots: list[Root], folder: Path) -> Layout | None:
     files: list[Path] = []
     for root in [root for root in roots if not root.mask]:
         others = [r for r in roots if r.mask and r.split == root.split]
+        others.sort(key=lambda other: -common(root.path, other.path))  # The nearest first.
         found = max((match(root, other) for other in others), key=lambda m: m.hits, default=None)
         if found and found.hits:
             entries.append((replace(root, files=found.names), found.plan))
             files += _mask_files(folder, found.plan)
         elif marked := marked_masks(root):
-            pattern, names = marked
+            pattern, masks = marked
             stems = root.stems()
-            files += [folder / root.path / stems[name] for name in sorted(names)]
-            rest = [stems[name] for name in stems if name not in names]
+            files += [folder / root.path / stems[name] for name in sorted(masks)]
+            rest = [stems[name] for name in stems if name not in masks]
             entries.append((replace(root, files=rest), {"images": root.path, "masks": pattern}))
     if not entries:
         return None
     classes, notes = survey_masks(files)
     if (folder / "classes.txt").is_file() and isinstance(classes["classes"], list):
-        names_given = read_list(folder / "classes.txt")
-        if len(names_given) >= len(classes["classes"]):
-            classes["classes"], notes = names_given, [*notes[:-1], "classes.txt names the classes"]
-    plan, lists = _splits(entries)
-    return Layout("images with masks", plan | classes, notes + _list_note(lists), lists)
+        given = read_list(folder / "classes.txt")
+        if len(given) >= len(classes["classes"]):
+            classes["classes"], notes = given, [*notes[:-1], "classes.txt names the classes"]
+    plan, names, left = _splits(entries)
+    return Layout("images with masks", plan | classes, notes + left, names)
 
 
 def _mask_files(folder: Path, plan: dict[str, str]) -> list[Path]:
@@ -208,35 +229,59 @@ def _mask_files(folder: Path, plan: dict[str, str]) -> list[Path]:
 
 def _splits(
     entries: list[tuple[Root, dict[str, str]]],
-) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """The splits of a plan; where no name speaks of one, by lists."""
+) -> tuple[dict[str, Any], list[str], list[str]]:
+    """The splits of a plan, the names of the training images, and a note on folders left out."""
+    entries = sorted(entries, key=lambda entry: -len(entry[0].files))
+    if not any(root.split for root, _ in entries):
+        entries = [(replace(root, split="train"), keys) for root, keys in entries]
     plan: dict[str, Any] = {}
-    for root, keys in sorted(entries, key=lambda entry: -len(entry[0].files)):
-        if root.split:
-            plan.setdefault(root.split, keys)
-    if not plan:
-        _, plan["train"] = max(entries, key=lambda entry: len(entry[0].files))
-    files = [root.files for root, keys in entries if keys is plan.get("train")]
-    return _with_val(plan, files[0] if files else [])
+    names: dict[str, list[str]] = {}
+    left = []
+    for root, keys in entries:
+        if root.split is None or root.split in plan:
+            left.append(root.path)
+        else:
+            plan[root.split], names[root.split] = keys, root.files
+    note = f"a split has one folder of images, so these are left out: {', '.join(left)}"
+    return plan, names.get("train", []), [note] if left else []
 
 
-def _with_val(
-    plan: dict[str, Any], files: list[str]
-) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """The splits of a plan in their order; where none is for validation, by lists of names."""
-    lists = _halves(files) if "train" in plan and "val" not in plan else {}
-    if lists:
-        plan |= {part: plan["train"] | {"list": f"{part}.txt"} for part in ("train", "val")}
-    return {split: plan[split] for split in SPLITS if split in plan}, lists
+def _with_val(folder: Path, layout: Layout) -> Layout:
+    """The layout with its splits in order; with lists of names where none is for validation."""
+    splits = {split: layout.plan[split] for split in SPLITS if split in layout.plan}
+    rest = {key: value for key, value in layout.plan.items() if key not in splits}
+    if not layout.names or "val" in splits:
+        return replace(layout, plan=splits | rest)
+    lists: dict[str, list[str]] = {}
+    if files := _own_lists(folder, layout.names):
+        note = f"{' and '.join(files.values())} say which image is of which split"
+    else:
+        lists, note = _halves(layout.names), "no split is for validation: every fifth image is"
+        files = {part: f"{part}.txt" for part in ("train", "val")}
+    splits = {split: splits["train"] | {"list": file} for split, file in files.items()} | {
+        split: keys for split, keys in splits.items() if split not in files
+    }
+    return replace(layout, plan=splits | rest, assumed=[*layout.assumed, note], lists=lists)
 
 
-def _halves(files: list[str]) -> dict[str, list[str]]:
+def _own_lists(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """The lists in a folder, or up to two below, that name its images, by split."""
+    images: Images = {without_suffix(name): [] for name in names}
+    places = [f.parent for start in ("", "*/", "*/*/") for f in folder.glob(f"{start}train.txt")]
+    for place in sorted(places, key=lambda place: ("segm" not in place.name.lower(), place)):
+        found = {}
+        for split in SPLITS:
+            with suppress(ValueError):
+                if choose(images, place / f"{split}.txt")[0]:
+                    found[split] = (place / f"{split}.txt").relative_to(folder).as_posix()
+        if {"train", "val"} <= found.keys():
+            return found
+    return {}
+
+
+def _halves(files: Sequence[str]) -> dict[str, list[str]]:
     """Every fifth image for validation, the others for training; of one image both."""
     names = sorted(files)
     val = names[_EVERY - 1 :: _EVERY] or names[-1:]
     train = [name for name in names if name not in set(val)] or names
     return {"train.txt": train, "val.txt": val}
-
-
-def _list_note(lists: dict[str, list[str]]) -> list[str]:
-    return ["no split is for validation: every fifth image is, by lists"] if lists else []

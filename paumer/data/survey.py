@@ -44,9 +44,13 @@ class Root:
 def scan(folder: Path) -> list[Root]:
     """The folders with images, as far down as their names say something, in order."""
     roots: dict[str, Root] = {}
-    count = 0
-    for place, folders, files in os.walk(folder):
+    count, seen = 0, {os.path.realpath(folder)}
+    for place, folders, files in os.walk(folder, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        # Folders are often links to where there is room; one that leads back here ends.
+        real = {name: os.path.realpath(Path(place, name)) for name in folders}
+        folders[:] = [name for name in folders if real[name] not in seen]
+        seen.update(real.values())
         images = [f for f in files if Path(f).suffix.lower() in SUFFIXES and f[0] != "."]
         count += len(images)
         if count > _MOST_FILES:
@@ -118,16 +122,16 @@ def _affixes(name: str, masks: Iterable[str]) -> Iterator[tuple[tuple[str, str],
     parent, _, stem = name.rpartition("/")
     beside = [m.rpartition("/")[2] for m in masks if m.rpartition("/")[0] == parent]
     for turn in (1, -1):
-        common = {other: _common(stem[::turn], other[::turn]) for other in beside}
-        longest = max(common.values(), default=0)
-        alike = [other for other in beside if longest and common[other] == longest]
-        for other in sorted(alike, key=lambda text: not _MASK.search(text)):
+        alike = {other: common(stem[::turn], other[::turn]) for other in beside}
+        longest = max(alike.values(), default=0)
+        nearest = [other for other in beside if longest and alike[other] == longest]
+        for other in sorted(nearest, key=lambda text: not _MASK.search(text)):
             rests = [text[::turn][longest:][::turn] for text in (stem, other)]
             ours, theirs = (("", rest) if turn == 1 else (rest, "") for rest in rests)
             yield ours, theirs
 
 
-def _common(one: str, other: str) -> int:
+def common(one: str, other: str) -> int:
     """How many letters two texts begin with alike."""
     alike = zip(one, other, strict=False)
     return next((n for n, (a, b) in enumerate(alike) if a != b), min(len(one), len(other)))
@@ -151,6 +155,8 @@ def marked_masks(root: Root) -> tuple[str, set[str]] | None:
 def survey_masks(files: Iterable[Path | bytes]) -> tuple[dict[str, object], list[str]]:
     """The classes of masks and what their values mean, as a plan has it, and what was assumed."""
     listed = list(files)
+    if not listed:
+        raise ValueError("no image has a mask of its own: names occur twice, or a table is empty")
     chosen = [listed[n] for n in spread(len(listed), _READ)]
     try:
         read_labels(chosen[0])

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from paumer.data.folders import FolderDataset, Size, Value, pair_files, subfolder
+from paumer.data.folders import FolderDataset, Size, Value, find_files, pair_files, subfolder
 from paumer.data.images import open_file
 from paumer.data.listing import Images, Pairs, without_suffix
 from paumer.data.polygons import Shape, draw
@@ -29,19 +29,20 @@ class YoloDataset(FolderDataset):
     def read_mask(self, index: int, size: Size) -> tuple[NDArray[np.uint8], dict[Value, int]]:
         """The labels of an image, drawn in its size."""
         file = self.pairs[index].mask
-        return self.code.read_drawn(draw(read_polygons(file, size), size))
+        return self.code.read_drawn(draw(read_polygons(file, size), size, f'"{file}"'))
 
 
 def pair_labels(images: Images, base: Path, labels: str, why: str, listed: bool) -> Pairs:
     """The images with their label files, which need not exist; but each must have its image."""
     folder = subfolder(base, labels, why)
-    files = {
-        file.relative_to(folder).with_suffix("").as_posix(): [file]
-        for file in sorted(folder.glob("**/*.txt"))
-        if file.name != "classes.txt"
-    }
+    files = {f.relative_to(folder).with_suffix("").as_posix(): [f] for f in label_files(folder)}
     masks = {name: files.get(name, [folder / f"{name}.txt"]) for name in images}
     return pair_files(images, masks if listed else files | masks)
+
+
+def label_files(folder: Path) -> list[Path]:
+    """The text files below a folder, but not the list of the classes' names."""
+    return [f for f in find_files(folder, "**/*.txt", [".txt"]) if f.name != "classes.txt"]
 
 
 def label_file(image: str) -> str:

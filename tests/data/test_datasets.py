@@ -177,7 +177,7 @@ class TestCityscapes:
     def test_no_image_at_all(self, tmp_path):
         for part in ("leftImg8bit", "gtFine"):
             (tmp_path / part / "train").mkdir(parents=True)
-        with pytest.raises(ValueError, match=r"leftImg8bit/train.*no images.*_leftImg8bit\.png"):
+        with pytest.raises(ValueError, match=r"no image in .*leftImg8bit/train.*_leftImg8bit\.png"):
             open_dataset(f"cityscapes:{tmp_path}")
 
 

@@ -15,8 +15,8 @@ from paumer.cli.main import main
 from paumer.data.checking import check_splits
 from paumer.data.datasets import available_splits, list_dataset, open_dataset
 from paumer.data.images import read_image
+from paumer.data.published import VOC
 from paumer.data.recognise import init_data
-from paumer.data.voc import VOC
 
 NAMES = ["sky", "road", "car"]
 
@@ -272,7 +272,9 @@ class TestYolo:
     def test_paths_of_roboflow_and_lists(self, tmp_path):
         photo(tmp_path / "train/images/a.jpg")
         text(tmp_path / "train/labels/a.txt", "0 0 0 1 0 1 1")
-        data = open_dataset(plan(tmp_path, train="../train/images", names=["x"]))
+        text(tmp_path / "train/labels/._a.txt", "left by a file manager")
+        more = {"nc": 1, "roboflow": {"workspace": "mine", "version": 1}}
+        data = open_dataset(plan(tmp_path, train="../train/images", names=["x"], **more))
         assert (data[0].labels == 0).sum() in range(36, 46)
         text(tmp_path / "list.txt", "./train/images/a.jpg", "./train/images/b.jpg")
         listed = list_dataset(plan(tmp_path, train="list.txt", names=["x"]))
@@ -355,6 +357,18 @@ class TestHub:
         ]
         assert datasets[1].where(0)[0].parts[-2:] == ("2", "image")
         assert [report.problems for report in check_splits(str(saved))] == [(), ()]
+
+    def test_a_table_that_cannot_be_used(self, saved):
+        datasets = pytest.importorskip("datasets", reason="the extra hf is not installed")
+        table = datasets.load_from_disk(str(saved))["train"]
+        none = table.map(lambda row: {"label": None}, features=table.features)
+        for name, content, match in (
+            ("other", {"pictures": table}, "has the splits pictures: call one of them train"),
+            ("none", {"train": none}, "no image has a mask of its own"),
+        ):
+            datasets.DatasetDict(content).save_to_disk(saved.with_name(name))
+            with pytest.raises(ValueError, match=match):
+                init_data(saved.with_name(name))
 
     def test_what_is_missing_is_named(self, tmp_path, monkeypatch):
         (tmp_path / "saved").mkdir()
@@ -471,9 +485,75 @@ class TestInit:
         assert len(names[1]) == 1
         assert "every fifth image" in layout.assumed[-1]
 
+    @pytest.mark.parametrize("place", ["", "splits", "ImageSets/Segmentation"])
+    def test_lists_that_lie_there_are_used(self, tmp_path, place):
+        """As many tools write them, here in the form of Pascal VOC with other folders."""
+        for name in "abcd":
+            photo(tmp_path / f"images/{name}.jpg")
+            mask(tmp_path / f"masks/{name}.png", 0, 1)
+        lists = {"train": "ab", "val": "c", "test": "d"}
+        for split, names in lists.items():
+            text(tmp_path / place / f"{split}.txt", *names)
+        layout, datasets = init_data(tmp_path)
+        assert {d.split: "".join(d.name_of(n) for n in range(len(d))) for d in datasets} == lists
+        assert "say which image is of which split" in layout.assumed[-1]
+        assert layout.lists == {}
+        assert all(report.problems == () for report in check_splits(str(tmp_path)))
+
+    def test_lists_of_pairs(self, tmp_path):
+        masks_tree(tmp_path)
+        for split, count in (("train", 3), ("val", 2)):
+            lines = [f"images/{split}/{split}{n}.jpg masks/{split}/{split}{n}.png"
+                     for n in range(count)]  # fmt: skip
+            text(tmp_path / f"{split}.txt", *lines)
+        layout, datasets = init_data(tmp_path)
+        assert layout.title == "lists of images and masks"
+        assert [len(dataset) for dataset in datasets] == [3, 2]
+        assert open_dataset(str(tmp_path), "val")[0].labels[0, :4].tolist() == [0, 1, 2, 255]
+
+    def test_folders_of_pascal_voc_with_another_list(self, tmp_path):
+        """As CVAT writes them: masks by colour, and one list."""
+        for name in "abcde":
+            photo(tmp_path / f"JPEGImages/{name}.jpg")
+            for kind in ("Class", "Object"):
+                write(tmp_path / f"Segmentation{kind}/{name}.png", np.full((8, 10, 3), 9))
+        text(tmp_path / "ImageSets/Segmentation/default.txt", *"abcde")
+        layout, datasets = init_data(tmp_path)
+        assert layout.plan["classes"] == {"colour 090909": [9, 9, 9]}
+        assert layout.plan["train"]["masks"] == "SegmentationClass"
+        assert [len(dataset) for dataset in datasets] == [4, 1]
+
+    def test_each_folder_has_the_masks_beside_it(self, tmp_path):
+        for sequence, count in (("s1", 2), ("s2", 3)):
+            for n in range(count):
+                photo(tmp_path / f"{sequence}/rgb/{n}.png")
+                mask(tmp_path / f"{sequence}/gt/{n}.png", 0, 1)
+        layout, _ = init_data(tmp_path)
+        assert layout.plan["val"] == {"images": "s2/rgb", "masks": "s2/gt", "list": "val.txt"}
+        assert "one folder of images, so these are left out: s1/rgb" in layout.assumed[-2]
+
+    def test_links_are_followed_and_what_is_hidden_is_not(self, tmp_path):
+        masks_tree(tmp_path / "there")
+        photo(tmp_path / "there/images/train/.ipynb_checkpoints/train0-checkpoint.jpg")
+        folder = tmp_path / "here"
+        folder.mkdir()
+        for part in ("images", "masks"):
+            (folder / part).symlink_to(tmp_path / "there" / part)
+            (tmp_path / "there" / part / "back").symlink_to(folder)
+        _, datasets = init_data(folder)
+        assert [len(dataset) for dataset in datasets] == [3, 2]
+        assert all(report.problems == () for report in check_splits(str(folder)))
+
+    def test_no_image_with_one_mask(self, tmp_path):
+        for suffix in ("jpg", "png"):
+            photo(tmp_path / f"images/a.{suffix}")
+        mask(tmp_path / "masks/a.png", 0)
+        with pytest.raises(ValueError, match="names occur twice"):
+            init_data(tmp_path)
+
     def test_nothing_is_overwritten(self, tmp_path, monkeypatch, capsys):
         flat_tree(tmp_path)
-        text(tmp_path / "train.txt", "mine")
+        text(tmp_path / "train.txt", "mine")  # Of no image here.
         with pytest.raises(ValueError, match=r"train\.txt.*not overwritten"):
             init_data(tmp_path)
         assert not (tmp_path / "data.yaml").exists()
