@@ -43,7 +43,8 @@ def test_script_starts(script):
 def test_report_prints_the_documented_numbers(tmp_path, script, words):
     result = run(script, *words, "--out", tmp_path)
     assert result.returncode == 0, result.stderr
-    documented = set(rows((ROOT / "docs" / "results.md").read_text("utf-8")))
+    pages = ((ROOT / "docs" / name).read_text("utf-8") for name in ("results.md", "log.md"))
+    documented = {row for page in pages for row in rows(page)}
     printed = rows(result.stdout)
     assert len(printed) > 10
     assert [row for row in printed if row not in documented] == []
