@@ -87,8 +87,8 @@ def read_folder(folder: Path, most: int) -> list[Pixels]:
 def read_labels(source: str | Path | bytes, rgb: bool = False) -> NDArray[np.integer]:
     """The ids of a mask as they stand in the file, (h w): uint8, or int32 where 8 bits are too few.
 
-    Of a palette image these are the indices. With `rgb` the mask is one whose colours stand for
-    classes, and comes as uint8 (h w 3).
+    Of a palette image these are the indices, of three equal channels the first. With `rgb` the
+    mask is one whose colours stand for classes, and comes as uint8 (h w 3).
     """
     image, step = _load(source)
     name = source_name(source)
@@ -103,6 +103,10 @@ def read_labels(source: str | Path | bytes, rgb: bool = False) -> NDArray[np.int
         return ids if step == 1 else ids // step
     if image.mode in _WIDE:
         return np.asarray(image).astype(np.int32)
+    if image.mode in ("RGB", "RGBA"):
+        pixels = np.array(image, np.uint8)
+        if (pixels[..., :3] == pixels[..., :1]).all():  # Ids, written three times over.
+            return pixels[..., 0]
     raise ValueError(
         f'cannot use "{name}" as a mask: it is a {image.mode} image, and a mask holds one '
         f"number per pixel. Save it as grey or palette PNG, or say that its colours stand for "

@@ -24,7 +24,16 @@ from paumer.data.listing import (
 )
 from paumer.data.published import published_plan
 from paumer.data.samples import SPLITS, Dataset
-from paumer.data.survey import Root, common, marked_masks, match, scan, split_of, survey_masks
+from paumer.data.survey import (
+    PAINTED,
+    Root,
+    common,
+    marked_masks,
+    match,
+    scan,
+    split_of,
+    survey_masks,
+)
 from paumer.data.yolo import label_files, labels_beside, read_polygons
 from paumer.disk import replace_file
 from paumer.drawing import encode
@@ -56,7 +65,11 @@ def recognise(folder: Path) -> Layout:
     roots = scan(folder)
     looks = (_published, _table, _coco, _pairs, partial(_yolo, roots), partial(_masks, roots))
     for look in looks:
-        if found := look(folder):
+        try:
+            found = look(folder)
+        except ValueError as error:
+            raise ValueError(f'cannot describe "{folder}": {error}') from error
+        if found:
             return _with_val(folder, found)
     if not roots:
         raise ValueError(f'"{folder}" holds no images (known are {" ".join(SUFFIXES)})')
@@ -199,7 +212,8 @@ def _masks(roots: list[Root], folder: Path) -> Layout | None:
     files: list[Path] = []
     for root in [root for root in roots if not root.mask]:
         others = [r for r in roots if r.mask and r.split == root.split]
-        others.sort(key=lambda other: -common(root.path, other.path))  # The nearest first.
+        # The nearest first, and what is there to be looked at last.
+        others.sort(key=lambda r: (bool(PAINTED.search(r.path)), -common(root.path, r.path)))
         found = max((match(root, other) for other in others), key=lambda m: m.hits, default=None)
         if found and found.hits:
             entries.append((replace(root, files=found.names), found.plan))

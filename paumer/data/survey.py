@@ -7,7 +7,7 @@ Names decide, as people give them: `images/train` beside `masks/train`, `train/x
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -19,10 +19,12 @@ from paumer.data.samples import SPLITS, spread
 
 _MOST_FILES = 500_000
 _READ = 100
-_MASK = re.compile(r"mask|label|annot|segm|truth|(^|[^a-z])(gt|seg|ground)", re.I)
+_MASK = re.compile(r"mask|label|annot|segm|semantic|truth|(^|[^a-z])(gt|seg|ground)", re.I)
 _AFTER = r"(?=$|[^a-z]|annot|mask|label|im|gt|seg)"
 _SPLIT = re.compile(rf"(?:^|[^a-z])(train(?:ing)?|val(?:id(?:ation)?)?|test(?:ing)?){_AFTER}", re.I)
 _IMAGE = re.compile(r"im(a)?ge?s?|rgb|photo|jpeg|input|frames", re.I)
+PAINTED = re.compile(r"colou?r|rgb|visual", re.I)
+"""What tools call copies of their masks that are made to be looked at."""
 _ENDINGS = re.compile(r"(_masks?|_labels?|_gt|_seg)$")
 
 
@@ -61,7 +63,14 @@ def scan(folder: Path) -> list[Root]:
             start = Path(below).relative_to(root.path).as_posix()
             prefix = "" if start == "." else f"{start}/"
             roots.setdefault(root.path, root).files += [prefix + name for name in sorted(images)]
-    return sorted(roots.values(), key=lambda root: root.path)
+    return sorted(map(_deepest, roots.values()), key=lambda root: root.path)
+
+
+def _deepest(root: Root) -> Root:
+    """The folder that all files of a root are in, whatever it is called."""
+    inner = os.path.commonpath([Path(file).parent for file in root.files])
+    files = [file.removeprefix(f"{inner}/") for file in root.files]
+    return replace(root, path=Path(root.path, inner).as_posix(), files=files) if inner else root
 
 
 def split_of(text: str) -> str | None:
@@ -158,11 +167,7 @@ def survey_masks(files: Iterable[Path | bytes]) -> tuple[dict[str, object], list
     if not listed:
         raise ValueError("no image has a mask of its own: names occur twice, or a table is empty")
     chosen = [listed[n] for n in spread(len(listed), _READ)]
-    try:
-        read_labels(chosen[0])
-        rgb = False
-    except ValueError:
-        rgb = True
+    rgb = not all(map(_holds_ids, chosen))
     found: set[int] = set()
     for file in chosen:
         mask = read_labels(file, rgb)
@@ -173,6 +178,14 @@ def survey_masks(files: Iterable[Path | bytes]) -> tuple[dict[str, object], list
     seen = f"{len(chosen)} of {len(listed)} masks were read"
     values = sorted(found)
     return _colour_plan(values, seen) if rgb else _id_plan(values, seen)
+
+
+def _holds_ids(file: Path | bytes) -> bool:
+    try:
+        read_labels(file)
+    except ValueError:
+        return False
+    return True
 
 
 def _shown(file: Path | bytes) -> str:

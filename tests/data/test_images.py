@@ -259,6 +259,12 @@ class TestReadLabels:
         with pytest.raises(ValueError, match=r"a\.png.*RGB.*rgb_masks"):
             read_labels(tmp_path / "a.png")
 
+    def test_ids_in_three_equal_channels(self, tmp_path):
+        ids = noise()[..., 0]
+        for name, channels in (("rgb", [ids] * 3), ("rgba", [*[ids] * 3, ids // 2])):
+            Image.fromarray(np.stack(channels, 2)).save(tmp_path / f"{name}.png")
+            np.testing.assert_array_equal(read_labels(tmp_path / f"{name}.png"), ids)
+
     def test_jpeg_is_refused(self, tmp_path):
         Image.fromarray(noise()[..., 0]).save(tmp_path / "a.jpg")
         with pytest.raises(ValueError, match=r"a\.jpg.*JPEG.*PNG"):

@@ -448,6 +448,40 @@ def camvid_tree(root):
         mask(root / f"{split}annot/{split}.png", 0, 10, 11)
 
 
+def kitti_tree(root):
+    """Masks of ids beside painted ones and those of instances; images without any for testing."""
+    for n in range(5):
+        photo(root / f"training/image_2/{n}_10.png")
+        photo(root / f"testing/image_2/{n}_10.png")
+        mask(root / f"training/semantic/{n}_10.png", 7, 26)
+        mask(root / f"training/instance/{n}_10.png", 9)
+        write(root / f"training/semantic_rgb/{n}_10.png", np.full((8, 10, 3), (1, 2, 3)))
+
+
+def raw_tree(root):
+    """CamVid as it was published: the name of the images' folder says nothing."""
+    for n in range(5):
+        photo(root / f"701_StillsRaw_full/{n}.png")
+        write(root / f"LabeledApproved_full/{n}_L.png", np.full((8, 10, 3), (64, 128, 64)))
+
+
+def grey_tree(root):
+    """Ids in three equal channels; the first mask shows one class."""
+    for n in range(5):
+        photo(root / f"images/{n}.png")
+        write(root / f"masks/{n}.png", np.resize([[0] * 3, [min(n, 1)] * 3], (8, 10, 3)))
+
+
+REDS = ("00", "09", "12", "1b", "24")
+
+
+def black_tree(root):
+    """Masks by colour, of which the first is black."""
+    for n in range(5):
+        photo(root / f"images/{n}.png")
+        write(root / f"masks/{n}.png", np.full((8, 10, 3), (9 * n, 0, 0)))
+
+
 class TestInit:
     @pytest.mark.parametrize(
         ("tree", "title", "counts", "names"),
@@ -457,6 +491,15 @@ class TestInit:
             (flat_tree, "images with masks", (5, 1), ["background", "foreground"]),
             (rgb_tree, "images with masks", (1, 1), ["colour 000000", "colour ff0000"]),
             (prefix_tree, "images with masks", (4, 1), ["class 0", "class 38", "class 75"]),
+            (kitti_tree, "images with masks", (4, 1), ["class 7", "class 26"]),
+            (raw_tree, "images with masks", (4, 1), ["colour 408040"]),
+            (grey_tree, "images with masks", (4, 1), ["class 0", "class 1"]),
+            (
+                black_tree,
+                "images with masks",
+                (4, 1),
+                [f"colour {9 * n:02x}0000" for n in range(5)],
+            ),
             (coco_tree, "COCO annotations", (2, 2), ["car", "dog", "background"]),
             (roboflow_coco_tree, "COCO annotations", (2, 2), ["car", "dog", "background"]),
             (yolo_tree, "YOLO polygons", (2, 2), ["class 0", "class 1", "background"]),
@@ -516,10 +559,10 @@ class TestInit:
         for name in "abcde":
             photo(tmp_path / f"JPEGImages/{name}.jpg")
             for kind in ("Class", "Object"):
-                write(tmp_path / f"Segmentation{kind}/{name}.png", np.full((8, 10, 3), 9))
+                write(tmp_path / f"Segmentation{kind}/{name}.png", np.full((8, 10, 3), (128, 0, 9)))
         text(tmp_path / "ImageSets/Segmentation/default.txt", *"abcde")
         layout, datasets = init_data(tmp_path)
-        assert layout.plan["classes"] == {"colour 090909": [9, 9, 9]}
+        assert layout.plan["classes"] == {"colour 800009": [128, 0, 9]}
         assert layout.plan["train"]["masks"] == "SegmentationClass"
         assert [len(dataset) for dataset in datasets] == [4, 1]
 
