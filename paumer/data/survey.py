@@ -19,7 +19,9 @@ from paumer.data.samples import SPLITS, spread
 
 _MOST_FILES = 500_000
 _READ = 100
-_MASK = re.compile(r"mask|label|annot|segm|semantic|truth|(^|[^a-z])(gt|seg|ground)", re.I)
+_MASK = re.compile(
+    r"mask|label|annot|segm|semantic|truth|(^|[^a-z])(gt|seg|ground|anns?(?![a-z]))", re.I
+)
 _AFTER = r"(?=$|[^a-z]|annot|mask|label|im|gt|seg)"
 _SPLIT = re.compile(rf"(?:^|[^a-z])(train(?:ing)?|val(?:id(?:ation)?)?|test(?:ing)?){_AFTER}", re.I)
 _IMAGE = re.compile(r"im(a)?ge?s?|rgb|photo|jpeg|input|frames", re.I)

@@ -53,6 +53,13 @@ def masks_tree(root):
             mask(root / f"masks/{split}/{split}{n}.png", 0, 1, 2, 255)
 
 
+def mmseg_tree(root):
+    for split, count in (("train", 3), ("val", 2)):
+        for n in range(count):
+            photo(root / f"img_dir/{split}/{split}{n}.jpg")
+            mask(root / f"ann_dir/{split}/{split}{n}.png", 0, 1)
+
+
 def cityscapes_tree(root):
     """Masks whose names differ, in a folder for each city."""
     for split, city in (("train", "aachen"), ("train", "bochum"), ("val", "lindau")):
@@ -491,6 +498,7 @@ class TestInit:
             (flat_tree, "images with masks", (5, 1), ["background", "foreground"]),
             (rgb_tree, "images with masks", (1, 1), ["colour 000000", "colour ff0000"]),
             (prefix_tree, "images with masks", (4, 1), ["class 0", "class 38", "class 75"]),
+            (mmseg_tree, "images with masks", (3, 2), ["class 0", "class 1"]),
             (kitti_tree, "images with masks", (4, 1), ["class 7", "class 26"]),
             (raw_tree, "images with masks", (4, 1), ["colour 408040"]),
             (grey_tree, "images with masks", (4, 1), ["class 0", "class 1"]),
