@@ -255,7 +255,7 @@ class User:
         run, data = f"{layout}-run", f"{layout}/data.yaml"
         start = ("paumer", "train", "--data", data, "--init", "street-tiny", "--out", run)
         said = self.run(*start, *options, stop_at=f"{run}/model/config.json")
-        self.see("street-tiny knows none of the 3 classes: its heads start afresh", said)
+        self.see("street-tiny knows none of the 3 classes: its heads are re-initialised", said)
         self.see(f"resume with --resume {run}", said)
         said = self.run("paumer", "train", "--resume", run, "--tune")
         self.see(r"balanced\s", said)

@@ -3,12 +3,12 @@
     python experiments/own_classes.py --data camvid:DIR --init deit_tiny_patch16_224.safetensors
 
 CamVid's classes merged into four: ground, vehicle, living, rest. `four` learns them from
-`street-tiny`, whose heads start afresh; `eleven` learns the original classes from the same start,
-and its predictions are merged afterwards; `backbone` learns the four from the backbone's weights
-alone. All have the same steps and crops. From `street-tiny` each is trained at two learning rates,
-from the backbone at the higher one; with `--test` the better one on val is measured on test. What
-can be had without training, `start`, is `street-tiny` with its predictions merged. Runs lie in
-runs/own-classes, their small files in results/own-classes.
+`street-tiny`, whose heads are re-initialised; `eleven` learns the original classes from the same
+start, and its predictions are merged afterwards; `backbone` learns the four from the backbone's
+weights alone. All have the same steps and crops. From `street-tiny` each is trained at two learning
+rates, from the backbone at the higher one; with `--test` the better one on val is measured on test.
+`start`, without training, is `street-tiny` with its predictions merged. Runs are written to
+runs/own-classes, their small files to results/own-classes.
 """
 
 import argparse

@@ -17,7 +17,7 @@ from paumer.classes import ClassSet, Colour, Pixels
 from paumer.disk import replace_file
 
 Entry = tuple[str, float, Colour | None]
-"""One class in a legend: its name, its share of the pixels (0-1) and its colour (None: hollow)."""
+"""One class in a legend: its name, its ratio of the pixels (0-1) and its colour (None: hollow)."""
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
@@ -63,7 +63,7 @@ def with_legend(image: Pixels | Image.Image, entries: Sequence[Entry]) -> Image.
 
 
 def legend(maps: Iterable[NDArray[np.integer]], class_set: ClassSet) -> list[Entry]:
-    """The classes that label maps show, with their shares of the pixels; ignored ones are last."""
+    """The classes that label maps show, with their ratios of the pixels; ignored ones are last."""
     found = [np.bincount(labels.ravel(), minlength=256) for labels in maps]
     shares = (np.sum(found, axis=0) / np.sum(found)).tolist()
     listed = [*zip(class_set.names, shares, class_set.colours, strict=False)]

@@ -134,7 +134,7 @@ class PauseConfig:
             )
         if last == depth and not early_exit:
             raise ValueError(
-                f"pausing after block {last}, the last one, spares nothing without early exit "
+                f"pausing after block {last}, the last one, saves nothing without early exit "
                 f'(pause configuration "{self}")'
             )
 

@@ -21,6 +21,14 @@ INSTEAD = {
     r"who pauses": "which patches pause",
     r"judge[sd]?": "criterion, score",
     r"is no (model|number|image|folder|file)": "is not a ...",
+    r"reached": "efficiency",
+    r"shares? of|class shares?": "ratio",
+    r"choose of": "choose from",
+    r"could not be had": "could not be loaded",
+    r"spare[sd]?": "save",
+    r"afresh": "re-initialised",
+    r"learnt": "trained",
+    r"strangers?": "untrusted",
 }
 FORBIDDEN = re.compile(rf"\b({'|'.join(INSTEAD)})\b", re.IGNORECASE)
 

@@ -15,7 +15,7 @@ data = App(name="data", help="Describe folders of images so that every command c
 
 @data.command
 def init(folder: Path, /) -> None:
-    """Look at a folder, recognise how its labels lie, and write its data.yaml and a sheet.
+    """Recognise the layout of a folder and write its data.yaml and a sheet of samples.
 
     Nothing is overwritten, and what was assumed is printed and noted in the file.
 
@@ -45,13 +45,13 @@ def check_data(
     out: Path | None = None,
     splits: Annotated[tuple[str, ...] | None, Several] = None,
 ) -> None:
-    """Read a whole data set and report what is wrong with it. Nothing of it is changed.
+    """Read a whole data set and report what is wrong with it. Nothing is changed.
 
     The exit code is 0 if nothing is wrong, 1 if something is, 2 if it cannot be opened at all.
 
     Args:
         data: A data.yaml, or camvid:DIR, cityscapes:DIR, ade20k:DIR, voc:DIR, scenes, sample.
-        out: Folder for the report, a plot of class shares and a sheet of samples.
+        out: Folder for the report, a plot of class ratios and a sheet of samples.
         splits: Splits to read, such as train val (default: all there are).
     """
     from paumer.data.checking import check_splits, list_splits, sample_sheet

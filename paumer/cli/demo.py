@@ -119,7 +119,7 @@ tr + tr {{ border-top: 1px solid #ddd }} img {{ max-width: 100% }} figure {{ mar
 figcaption {{ color: #555; font-size: .9em }}
 </style>
 <h1>{title}</h1>
-<p>One set of weights, several speeds: patches whose class is clear pause and skip the remaining
+<p>One set of weights, several speeds: easy patches pause and skip the remaining
 blocks. Speed: {where}.</p>
 <table><tr>{head}</tr>
 {rows}</table>

@@ -26,7 +26,7 @@ from paumer.training.options import TrainOptions, parse_size, read_recipe
 
 app = App(
     name="paumer",
-    help="Segmentation by a vision transformer whose clear patches pause.",
+    help="Segmentation with a vision transformer that stops processing easy patches early.",
     version=__version__,
     suppress_keyboard_interrupt=False,
 )
@@ -67,7 +67,7 @@ _REMOVED = {"--adaptive", "--rejoin", "--distil", "--exits", "--stages", "--aux-
 
 
 def check_tokens(tokens: Sequence[str]) -> None:
-    """Raise for an option of 0.1, with what says the same now."""
+    """Raise for an option of 0.1, with its replacement."""
     command = tokens[0] if tokens else ""
     for token in tokens:
         name = token.split("=", 1)[0]
@@ -88,7 +88,7 @@ def _in_words(error: Exception) -> str:
 
 
 def _with_recipe(tokens: list[str]) -> list[str]:
-    """The tokens without ``--config FILE``, whose settings count where no token says otherwise."""
+    """The tokens without ``--config FILE``; the tokens win over the settings of that file."""
     tokens = [part for token in tokens for part in _split_config(token)]
     if tokens[:1] != ["train"] or "--config" not in tokens:
         return tokens
@@ -109,7 +109,7 @@ def import_(checkpoint: Path, /, *, out: Path) -> None:
     """Turn a Segmenter checkpoint of rstrudel/segmenter or mmsegmentation into a model directory.
 
     Args:
-        checkpoint: The .pth file. For rstrudel/segmenter its variant.yml lies beside it.
+        checkpoint: The .pth file. For rstrudel/segmenter with variant.yml in the same folder.
         out: Model directory to write; it must not exist.
     """
     from paumer.model.directory import load_tensors
@@ -130,12 +130,12 @@ def import_(checkpoint: Path, /, *, out: Path) -> None:
     say(f"read {len(found.tensors)} tensors into {out}")
     if found.unused:
         say(f"not used: {', '.join(found.unused)}")
-    say("the auxiliary head is fresh: train it before pausing (it decides which patches pause)")
+    say("the auxiliary head is untrained: train it before pausing (it decides which patches pause)")
 
 
 @app.command
 def scenes(*, out: Path, count: int = 200, size: str = "384x288") -> None:
-    """Draw street scenes with their labels, as a data set that every command can read.
+    """Make synthetic street scenes with labels, as a data set that every command can read.
 
     Args:
         out: Folder to write; it must not exist.
@@ -146,7 +146,7 @@ def scenes(*, out: Path, count: int = 200, size: str = "384x288") -> None:
 
     counts = {"train": at_least_one(count, "count")}
     counts |= dict.fromkeys(("val", "test"), max(1, count // 10))
-    with progress_bar("drawing") as update:
+    with progress_bar("rendering") as update:
         write_scenes(out, counts, parse_size(size), update)
     say(f"wrote {sum(counts.values())} scenes; look at {out / 'sheet.png'}")
     say(f"check them with: paumer check-data {out / 'data.yaml'}")
@@ -166,10 +166,9 @@ def train(  # noqa: D417
     """Train a segmenter once for many modes.
 
     Args:
-        config: A recipe: a YAML file of the options below, which count where the command line is
-            silent.
+        config: A recipe: a YAML file of the options below; options on the command line win.
         resume: A run directory to resume, exactly as if it had not stopped; with --steps to extend.
-        tune: At the end find the operating points accurate, balanced and fast (also with --resume).
+        tune: Find the operating points accurate, balanced and fast at the end (also with --resume).
     """
     assert config is None  # Taken off by _with_recipe before.
     if resume and replace(options, steps=_DEFAULTS.steps) != _DEFAULTS:
@@ -198,7 +197,7 @@ def train(  # noqa: D417
 
 
 def _find_points(run: Path, data: str) -> None:
-    """Tune a run for what can always be met: to lose little."""
+    """Tune a run for a budget that can always be met: little loss."""
     options = TuneOptions(
         model=str(run), data=data, max_drop=1.0, name="balanced", procedure="filter"
     )

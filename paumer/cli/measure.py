@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(options: EvaluateOptions = EvaluateOptions()) -> None:  # noqa: B008
-    """Count what a model gets right on a data set, in one or many modes.
+    """Measure the accuracy of a model on a data set, in one or many modes.
 
     Started by torchrun, every process counts its part.
     """
@@ -74,7 +74,7 @@ def evaluate(options: EvaluateOptions = EvaluateOptions()) -> None:  # noqa: B00
 
 
 def sweep(options: SweepOptions) -> None:
-    """Evaluate a whole grid of modes; what they share is computed once.
+    """Evaluate a grid of modes; common computation runs once.
 
     Can be stopped at any time and resumes when started again. Started by torchrun, every process
     counts its part.
@@ -90,7 +90,7 @@ def sweep(options: SweepOptions) -> None:
 
 
 def tune(options: TuneOptions = TuneOptions()) -> None:  # noqa: B008
-    """Find the best mode for a budget and keep it as an operating point of the model."""
+    """Find the best mode for a budget and save it as an operating point of the model."""
     from paumer import api
     from paumer.study.speed import SpeedSettings
     from paumer.study.tradeoff import Budget

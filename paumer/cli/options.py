@@ -43,20 +43,20 @@ class DataOptions:
     """sample, scenes, camvid:DIR, cityscapes:DIR, ade20k:DIR, voc:DIR, a data.yaml, or several
     joined by +."""
     split: Annotated[Split, DATA] = "val"
-    """Images to count on."""
+    """Which split to use."""
 
 
 @options
 class CountOptions(DataOptions):
-    """Which labelled images, and how many of them."""
+    """Which labelled images, and how many."""
 
     limit: Annotated[int | None, DATA] = None
-    """Count on this many images only, spread over the split."""
+    """Use only this many images, spread over the split."""
 
 
 @options
 class TilingOptions:
-    """How images are cut and repeated."""
+    """Windows, scales and mirroring."""
 
     window: Annotated[int | None, MODE] = None
     """Side of sliding windows (default: as the model was trained)."""
@@ -65,14 +65,14 @@ class TilingOptions:
     scales: Annotated[tuple[float, ...], Several, MODE] = (1.0,)
     """Run at each of these scales and average, such as 0.75 1 1.25."""
     flip: Annotated[bool, MODE] = False
-    """Run mirrored too and average."""
+    """Average with the mirrored image."""
     batch: Annotated[int, MACHINE] = 8
-    """Images or windows that run together where they have one size."""
+    """Images or windows per batch; only those of one size share a batch."""
 
 
 @options
 class MachineOptions:
-    """What computes."""
+    """Threads and device."""
 
     threads: Annotated[int | None, MACHINE] = None
     """CPU threads (default: torch's)."""
@@ -94,7 +94,7 @@ class FreshModelOptions:
 
 @options
 class BenchOptions(FreshModelOptions, MachineOptions):
-    """What `paumer bench` measures, and how."""
+    """Options of `paumer bench`."""
 
     mode: Annotated[tuple[str, ...], Several, MODE] = ("paper",)
     """Modes such as none 3:0.4 "3:0.4,9:0.9 exit by=neighbours" "3:0.4 size=288", operating points,
@@ -110,69 +110,70 @@ class BenchOptions(FreshModelOptions, MachineOptions):
     rounds: Annotated[int, MACHINE] = 15
     """Rounds. Each runs every mode once; the fastest round counts."""
     warmup: Annotated[int, MACHINE] = 2
-    """Rounds run before and not counted."""
+    """Untimed rounds before."""
     precision: Annotated[Literal["fp32", "bf16"], MACHINE] = "fp32"
     """Number format; bf16 by autocast."""
     upsample: Annotated[bool, MACHINE] = True
     """Include the final upsampling of the logits to the image's size."""
     engine: Annotated[tuple[Engine, ...], Several, MACHINE] = ("torch",)
-    """What runs the network: torch, compile, onnx, onnx-int8, openvino. Several run in turns."""
+    """What runs the network: torch, compile, onnx, onnx-int8, openvino. Several are interleaved."""
     json: Annotated[Path | None, RESULT] = None
-    """Write hardware, versions and measurements here."""
+    """Write hardware, versions and measurements to this file."""
     csv: Annotated[Path | None, RESULT] = None
-    """Write the table here."""
+    """Write the table to this file."""
     plot: Annotated[Path | None, RESULT] = None
-    """Draw the table here (PNG, SVG or PDF)."""
+    """Draw the table to this file (PNG, SVG or PDF)."""
 
 
 @options
 class PredictOptions(ModelOptions, TilingOptions, MachineOptions):
-    """What `paumer predict` runs, and how."""
+    """Options of `paumer predict`."""
 
     out: Annotated[Path, RESULT] = Path("out")
     """Folder for masks, overlays and pause maps."""
     save: Annotated[tuple[str, ...], Several, RESULT] = ("mask", "overlay", "paused")
-    """What to write of each image: mask, colour, overlay, paused, entropy."""
+    """What to write for each image: mask, colour, overlay, paused, entropy."""
     mode: Annotated[str, MODE] = "none"
-    """How images run: STAGES [exit] [by=NAME] [protect=a+b] [size=288], such as "3:0.4,9:0.9 exit",
-    or the name of an operating point. size=full keeps images larger than the model was trained
-    for, as --window does."""
+    """Inference settings: STAGES [exit] [by=NAME] [protect=a+b] [size=288], such as
+    "3:0.4,9:0.9 exit", or an operating point. Images larger than those of training are scaled down;
+    size=full, or --window, keeps their size."""
     target_fps: Annotated[float | None, MODE] = None
-    """Move along the model's operating points so that so many images are done in a second."""
+    """Switch between the model's operating points to process this many images per second."""
     latency_ms: Annotated[float | None, MODE] = None
-    """Move along the model's operating points so that an image takes at most so long."""
+    """Switch between the model's operating points so that no image takes longer than this."""
     min_miou: Annotated[float | None, MODE] = None
     """Use no operating point with an mIoU (in %) below this."""
     engine: Annotated[Engine, MACHINE] = "torch"
-    """What runs the network. All but torch prepare each image size first, which takes a while."""
+    """What runs the network. All but torch take a while to prepare each image size."""
     isolate: Annotated[bool, DATA] = False
-    """Decode each image in a process of its own, with limits of time and memory: for images of
-    strangers."""
+    """For untrusted images: decode each in a process of its own, with limits of time and memory."""
     batch: Annotated[int, MACHINE] = 4
-    """Images that run together where they have one size."""
+    """Images per batch; only those of one size share a batch."""
     threads: Annotated[int | None, MACHINE] = None
-    """CPU threads (default: torch's; for a video with a target one less: it reads and writes)."""
+    """CPU threads (default: torch's; one less for a video with a target, for decoding and
+    encoding)."""
 
 
 @options
 class DemoOptions(ModelOptions, MachineOptions):
-    """What `paumer demo` shows."""
+    """Options of `paumer demo`."""
 
     data: Annotated[str, DATA] = "scenes"
     """Held-out images: sample, scenes, camvid:DIR, or a data.yaml."""
     limit: Annotated[int, DATA] = 40
-    """How many of them are counted."""
+    """Number of images."""
     out: Annotated[Path, RESULT] = Path("out")
     """Folder for the report, the plot and the images."""
 
 
 @options
 class EvaluateOptions(ModelOptions, CountOptions, TilingOptions, MachineOptions):
-    """What `paumer evaluate` counts, and how."""
+    """Options of `paumer evaluate`."""
 
     mode: Annotated[tuple[str, ...], Several, MODE] = ("none",)
     """Modes such as none 3:0.4 "3:0.4,9:0.9 exit by=neighbours" "3:0.4 size=288", operating points,
-    or paper for the 13 of the paper's table. by=random pauses at random, by=oracle by the truth."""
+    or paper for the 13 of the paper's table. by=random pauses at random, by=oracle by the true
+    labels."""
     by_size: Annotated[bool, RESULT] = False
     """Also IoU by object size: regions below 0.1%, up to 1%, and above 1% of the image."""
     groups: Annotated[str | None, RESULT] = None
@@ -181,48 +182,48 @@ class EvaluateOptions(ModelOptions, CountOptions, TilingOptions, MachineOptions)
     blocks: Annotated[bool, RESULT] = False
     """Also accuracy and mIoU of the auxiliary head after every block, without pausing."""
     json: Annotated[Path | None, RESULT] = None
-    """Write everything here, classes and sizes included."""
+    """Write everything to this file, with classes and sizes."""
     csv: Annotated[Path | None, RESULT] = None
-    """Write one row for each mode here."""
+    """Write one row per mode to this file."""
 
 
 @options
 class SweepOptions(ModelOptions, CountOptions, MachineOptions):
-    """What `paumer sweep` goes through, and where it keeps it."""
+    """Options of `paumer sweep`."""
 
     out: Annotated[Path, RESULT]
-    """Folder for counts and results; a sweep that was stopped there resumes."""
+    """Folder for counts and results; a stopped sweep resumes there."""
     grid: Annotated[tuple[str, ...], Several, MODE] = ("paper",)
     """paper (13), one (each block x 20 ratios), two (pairs of blocks x 10 x 10 ratios), count (all
-    choices of blocks at a ratio of 0.4), also with more words, as in "paper exit by=neighbours"; or
-    modes, also by=random and by=oracle, and operating points."""
+    choices of blocks at a ratio of 0.4), also combined, as in "paper exit by=neighbours"; or modes
+    (by=random and by=oracle too) and operating points."""
     batch: Annotated[int, MACHINE] = 8
-    """Images that run together."""
+    """Images per batch."""
     speed: Annotated[Literal["predict", "measure", "none"], MACHINE] = "predict"
-    """Speeds from this machine's cost table, timed one by one, or left out; always afterwards."""
+    """Speeds, after counting: from this machine's cost table, timed one by one, or none."""
     speed_batch: Annotated[int, MACHINE] = 1
     """Images per batch when speed is measured or predicted."""
 
 
 @options
 class TuneOptions(CountOptions, MachineOptions):
-    """What `paumer tune` looks for: give one of --latency-ms, --speed-up and --max-drop."""
+    """Options of `paumer tune`: give one of --latency-ms, --speed-up and --max-drop."""
 
     latency_ms: float | None = None
-    """A batch in at most so many milliseconds."""
+    """Budget: milliseconds per batch."""
     speed_up: float | None = None
-    """At least so many times as fast as without pausing."""
+    """Budget: speed-up over no pausing."""
     max_drop: float | None = None
-    """At most so many points of mIoU lost."""
+    """Budget: points of mIoU lost."""
     model: Annotated[str, MODEL] = DEFAULT_MODEL
-    """A model directory or a training run, whose operating points are written there; those of a
-    built-in or hub model go to a copy."""
+    """A model directory or training run, which gets the operating points; a built-in or hub model
+    is copied first."""
     name: Annotated[str | None, RESULT] = None
     """Name of the operating point (default: the budget, such as 1.5x)."""
     limit: Annotated[int | None, DATA] = 50
-    """Count on this many images only, spread over the split."""
+    """Use only this many images, spread over the split."""
     mode: Annotated[str, MODE] = "auto"
-    """What is searched through: auto stands for the stages, as in "auto exit by=neighbours"."""
+    """What to search: auto stands for the stages, as in "auto exit by=neighbours"."""
     procedure: Annotated[Literal["filter", "layers", "dial"] | None, MODE] = None
     """filter (time many, evaluate those fast enough), layers (block by block) or dial (sizes,
     mergings, pauses and exits together); default: filter for a budget of time, layers for one of
@@ -233,8 +234,8 @@ class TuneOptions(CountOptions, MachineOptions):
     """Choose by the worst group of images, such as a drive or a site: a regular expression that
     finds the group in a file's name, or folder."""
     shifts: Annotated[int, DATA] = 20
-    """Choose by the worst of darker, noisier, blurred and compressed copies of so many images; 0
-    for none."""
+    """Choose by the worst of darker, noisier, blurred and compressed copies of this many images (0:
+    none)."""
     batch: Annotated[int, MACHINE] = 1
     """Images per batch when speed is measured."""
     rounds: Annotated[int, MACHINE] = 15
@@ -245,7 +246,7 @@ class TuneOptions(CountOptions, MachineOptions):
 
 @options
 class ExportOptions(ModelOptions):
-    """What `paumer export` writes."""
+    """Options of `paumer export`."""
 
     out: Annotated[Path, RESULT]
     """File to write, such as model.onnx; it must not exist."""
@@ -253,45 +254,45 @@ class ExportOptions(ModelOptions):
     """onnx; onnx-int8 (8 bits without calibration, for ONNX Runtime alone); openvino (in one mode,
     run and verified in OpenVINO); program (torch.export, .pt2)."""
     mode: Annotated[str, MODE] = "none"
-    """The mode in which the file runs where its inputs say nothing else: one or an operating point.
-    It is the only one of a file for OpenVINO."""
+    """Default mode of the file: a mode or an operating point. A file for OpenVINO runs in this mode
+    only."""
     output: Annotated[Literal["labels", "logits", "probabilities"], RESULT] = "labels"
-    """What the file gives of each pixel to other programs."""
+    """What other programs get for each pixel."""
     pixels: Annotated[Literal["uint8", "normalised"], RESULT] = "uint8"
-    """What other programs give to the file: RGB bytes, or numbers normalised as in training."""
+    """What other programs pass in: RGB bytes, or values normalised as in training."""
     input: Annotated[str | None, MODE] = None
     """Fix the input shape and the mode, for runtimes that need it: a side, or WIDTHxHEIGHT."""
     images: Annotated[Path | None, DATA] = None
-    """A folder of images to verify it on (default: the sample set and synthetic scenes)."""
+    """A folder of images to verify the file on (default: the sample set and synthetic scenes)."""
     calibrate: Annotated[str | None, DATA] = None
-    """Write 8 bits, with ranges seen on images of this data: camvid:DIR, a data.yaml and so on."""
+    """Write 8 bits, with ranges from images of this data: camvid:DIR, a data.yaml and so on."""
     split: Annotated[Split, DATA] = "val"
-    """Images on which to count what 8 bits cost."""
+    """Split on which the loss of 8 bits is measured."""
     limit: Annotated[int | None, DATA] = 100
-    """Count on this many images only, spread over the split."""
+    """Use only this many images, spread over the split."""
     max_drop: Annotated[float, RESULT] = 0.5
-    """Refuse 8 bits that lose more than so many points of mIoU in any operating point."""
+    """Refuse 8 bits that lose more points of mIoU than this at any operating point."""
 
 
 @options
 class ServeOptions(ModelOptions, MachineOptions):
-    """What `paumer serve` answers with, and its limits."""
+    """Options of `paumer serve`."""
 
     host: str = "127.0.0.1"
-    """Address to listen at; 0.0.0.0 lets other machines in, under any name unless some are given
-    by --allow-host."""
+    """Address to listen on; 0.0.0.0 admits other machines, under any name unless --allow-host gives
+    some."""
     port: int = 8000
-    """Port to listen at; 0 takes a free one."""
+    """Port to listen on; 0 takes a free one."""
     latency_ms: Annotated[float | None, MODE] = None
-    """99 of 100 requests are answered within this (default: 8 images without pausing)."""
+    """Target for 99% of the requests (default: the time of 8 images without pausing)."""
     point: Annotated[str | None, MODE] = None
-    """Stay at this operating point instead of moving with the load."""
+    """Stay at this operating point instead of following the load."""
     queue: int = 64
     """Requests that may wait."""
     batch: Annotated[int, MACHINE] = 1
-    """Images that may run together: more pays on a GPU."""
+    """Most images per batch; more than 1 helps on a GPU."""
     workers: Annotated[int, MACHINE] = 1
-    """Processes that compute, with one model in shared memory; each has its part of the threads."""
+    """Compute processes that share one model in memory and divide the threads."""
     engine: Annotated[Engine, MACHINE] = "torch"
     """What runs the network."""
     max_mb: float = 20.0
@@ -305,16 +306,16 @@ class ServeOptions(ModelOptions, MachineOptions):
     decode_mb: float = 256.0
     """Megabytes that decoding an image may take."""
     body_seconds: float = 10.0
-    """Seconds in which a body has to arrive."""
+    """Seconds for a request body to arrive."""
     drain_seconds: float = 30.0
-    """Seconds that accepted requests have after SIGTERM."""
+    """Seconds for accepted requests after SIGTERM."""
     allow_host: Annotated[tuple[str, ...], Several] = ()
-    """More names that the service answers for, such as seg.example.org or *.example.org."""
+    """More host names to answer for, such as seg.example.org or *.example.org."""
 
 
 @options
 class FigureOptions:
-    """Where a figure goes."""
+    """Options of all figures."""
 
     out: Annotated[Path, RESULT] = Path("figures")
     """Folder to write to."""
@@ -324,7 +325,7 @@ class FigureOptions:
 
 @options
 class MethodOptions(ModelOptions, MachineOptions, FigureOptions):
-    """What `paumer study method` draws."""
+    """Options of `paumer study method`."""
 
     mode: Annotated[str, MODE] = "3:0.4,5:0.4,7:0.4"
     """A mode such as "3:0.4,9:0.9 exit", or the name of an operating point."""
@@ -332,7 +333,7 @@ class MethodOptions(ModelOptions, MachineOptions, FigureOptions):
 
 @options
 class TradeoffOptions(FigureOptions):
-    """What `paumer study tradeoff` draws."""
+    """Options of `paumer study tradeoff`."""
 
     segmenter: Annotated[str | None, DATA] = None
     """FOLDER of a sweep of the plain Segmenter: its unpaused point is marked."""
@@ -344,20 +345,19 @@ class TradeoffOptions(FigureOptions):
 
 @options
 class EntropyOptions(ModelOptions, DataOptions, MachineOptions, FigureOptions):
-    """What `paumer study entropy` counts."""
+    """Options of `paumer study entropy`."""
 
     fraction: Annotated[float, DATA] = 0.1
-    """Fraction of the images to count on, spread evenly."""
+    """Fraction of the images to use, spread evenly."""
     heads: Annotated[Path | None, MODEL] = None
-    """A run of `paumer train --learn block-heads`: a head of its own for every block instead of the
-    shared one."""
+    """A run of `paumer train --learn block-heads`: one head per block instead of the shared one."""
 
 
 @options
 class BlocksOptions(FreshModelOptions, MachineOptions, FigureOptions):
-    """What `paumer study blocks` predicts."""
+    """Options of `paumer study blocks`."""
 
     ratio: Annotated[float, MODE] = 0.4
-    """The ratio of patches that pause each time."""
+    """Ratio of active patches that pause each time."""
     batch: Annotated[int, MACHINE] = 1
     """Images per batch."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def predict(*sources: str, options: PredictOptions = PredictOptions()) -> None:  # noqa: B008, D417
-    """Segment images and videos: label masks, overlays, where patches paused.
+    """Segment images and videos: label masks, overlays, pause maps.
 
     Can be stopped at any time (Ctrl-C) and resumes when started again. Started by torchrun, every
     process segments its part.

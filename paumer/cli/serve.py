@@ -9,7 +9,7 @@ from paumer.cli.options import ServeOptions
 
 
 def serve(options: ServeOptions = ServeOptions()) -> None:  # noqa: B008
-    """Segment images for others over HTTP; a page to try it, and metrics. SIGTERM drains."""
+    """Serve segmentation over HTTP, with a page to try it, and metrics. SIGTERM drains."""
     try:
         from paumer.serve import guard, http, process
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""`paumer study ...`: the paper's figures, each with its data as CSV beside it."""
+"""`paumer study ...`: the paper's figures, each with its data as CSV."""
 
 import csv
 import math
@@ -21,7 +21,7 @@ from paumer.mode import UNPAUSED, Mode
 from paumer.tables import write_csv
 from paumer.training.options import Several, parse_size
 
-study = App(name="study", help="Draw the paper's figures, each with its data as CSV beside it.")
+study = App(name="study", help="Draw the paper's figures, each with its data as CSV.")
 _LINES = "LABEL=FOLDER of each line; several folders with commas between them are averaged."
 Sweeps = Annotated[tuple[str, ...], Several, Parameter(help=_LINES)]
 Image = Annotated[Path, Parameter(help="An image file.")]

@@ -1,6 +1,6 @@
 """Data sets as one thing: an image and its labels by index, wherever they come from.
 
-Labels are class indices from 0, and 255 where nothing is to be learnt or measured.
+Labels are class indices from 0, and 255 where pixels do not count.
 """
 
 import re

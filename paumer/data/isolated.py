@@ -1,4 +1,4 @@
-"""Images from strangers: each is decoded in a process of its own, with limits of time and memory.
+"""Untrusted images: each is decoded in a process of its own, with limits of time and memory.
 
 A helper process that holds nothing but numpy and Pillow forks a child for each image. A file that
 crashes its decoder, keeps it busy for hours or makes it eat memory costs that child, which the

@@ -77,7 +77,7 @@ class Job:
     ``pace`` moves the operating point from image to image; then images run one by one.
     Finished images are listed in ``predictions.jsonl`` and skipped the next time; of several
     processes in one folder each keeps the list of its ``part``, until `join_parts`. With
-    ``isolate`` each image is decoded in a process of its own, within `STRANGERS`.
+    ``isolate`` each image is decoded in a process of its own, with limits of time and memory.
     """
 
     predictor: Predictor

@@ -150,8 +150,9 @@ class Predictor:
 
         ``mode`` is a `Mode`, its text, or the name of an operating point, one of ``model.points``.
         Without it nothing pauses; ``3:0.4`` pauses 40% of the patches after block 3, and ``exit``
-        spares them the decoder. ``window`` cuts a large image into squares of that side, ``stride``
-        apart. Over several ``scales``, and with ``flip`` mirrored ones, probabilities are averaged.
+        also skips the decoder for them. ``window`` cuts a large image into squares of that side,
+        ``stride`` apart. Over several ``scales``, and with ``flip`` mirrored ones, probabilities
+        are averaged.
         """
         inference = Inference(window=window, stride=stride, scales=tuple(scales), flip=flip)
         return self.predict_batch([as_pixels(image)], mode, inference)[0]

@@ -1,4 +1,4 @@
-"""Programs of torch.export (.pt2) as files of strangers: what torch would run of them is refused.
+"""Untrusted programs of torch.export (.pt2): what torch would run of them is refused.
 
 Reading such a file, torch evaluates its shapes as Python, loads compiled code that lies in it, and
 looks operations up by name. Only what `paumer export` writes passes.

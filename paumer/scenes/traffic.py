@@ -10,7 +10,7 @@ from paumer.scenes.canvas import BICYCLIST, CAR, PEDESTRIAN, Canvas, Number, Poi
 
 @dataclass(frozen=True)
 class Body:
-    """The shape of a kind of car, in metres; heights and lengths below are shares of the whole.
+    """The shape of a kind of car, in metres; heights and lengths below are ratios of the whole.
 
     The profile is its side view from the rear bumper over the roof to the front one: (along, up,
     what the strip across the car from here to the next point is).
@@ -72,7 +72,7 @@ Spot = Callable[[Number, Number, Number], Tint]
 
 
 def _spots(car: Car) -> Spot:
-    """Points of a body from shares (forward, side, up); side is -1 on the left wall, 1 right."""
+    """Points of a body from ratios (forward, side, up); side is -1 on the left wall, 1 right."""
     body, ahead, aside = car.body, sin(car.heading), cos(car.heading)
     lean = (1 - body.roof) / (1 - body.belt)
     taper = 1.0 if body.length > 8 else 0.94

@@ -78,7 +78,7 @@ class Service:
         self.predictor, self.name = predictor, name
         self.known = known_points(predictor)
         if point is not None and point not in self.known:
-            raise ValueError(f'no operating point "{point}": choose of {", ".join(self.known)}')
+            raise ValueError(f'no operating point "{point}": choose from {", ".join(self.known)}')
         self.points = {point: self.known[point]} if point else ladder_points(self.known)
         self.names = tuple(self.points)
         self.modes = tuple(point.mode for point in self.points.values())
@@ -156,7 +156,7 @@ class Service:
             raise ValueError(f'floor goes with mode "auto", and mode is "{mode}"')
         if floor is not None and floor not in self.names:
             choices = ", ".join(self.names)
-            raise ValueError(f'no operating point "{floor}" to stop at: choose of {choices}')
+            raise ValueError(f'no operating point "{floor}" to stop at: choose from {choices}')
         limit = len(self.names) - 1 if floor is None else self.names.index(floor)
         seconds = _deadline(values["deadline_ms"]) if "deadline_ms" in values else None
         priority = values.get("priority", "normal")

@@ -79,10 +79,10 @@ def draw_speed(measurements: Sequence[Measurement], title: str, path: Path) -> N
 
 
 def draw_class_shares(reports: "Sequence[Report]", path: Path) -> None:
-    """The share of labelled pixels that each class covers, one bar for each split."""
+    """The ratio of labelled pixels that each class covers, one bar for each split."""
     names, height = reports[0].classes, 0.8 / len(reports)
     size = (7.2, 0.22 * len(names) * len(reports) ** 0.5 + 1.2)
-    with plot(size, path, xlabel="share of labelled pixels, % (logarithmic)") as axes:
+    with plot(size, path, xlabel="labelled pixels, % (logarithmic)") as axes:
         for number, report in enumerate(reports):
             total = max(1, sum(report.class_pixels))
             shares = [100 * pixels / total for pixels in report.class_pixels]

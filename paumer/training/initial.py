@@ -83,8 +83,8 @@ def _from_model(
     """The network of a trained model, to be trained on, and the model's own configuration.
 
     The backbone is the model's own, whatever the options say. So are its decoder and ``context``
-    unless the options set them; another decoder starts afresh, and so do classes that the model
-    does not know by name.
+    unless the options set them; another decoder is re-initialised, and so are classes that the
+    model does not know by name.
     """
     if Path(options.init).is_file() and not is_model(options.init):
         raise ValueError(
@@ -135,9 +135,9 @@ def _in_words(source: str, names: Sequence[str], rows: dict[int, int]) -> str:
     fresh = [name for index, name in enumerate(names) if index not in rows]
     listed = ", ".join(fresh[:5]) + (f" and {len(fresh) - 5} more" if fresh[5:] else "")
     if not rows:
-        return f"{source} knows none of the {len(names)} classes: its heads start afresh"
+        return f"{source} knows none of the {len(names)} classes: its heads are re-initialised"
     start = f"{source} knows {len(rows)} of the {len(names)} classes, which keep their weights"
-    return f"{start}; afresh: {listed}" if fresh else start
+    return f"{start}; re-initialised: {listed}" if fresh else start
 
 
 def known_colours(class_set: ClassSet, model: ModelConfig | None = None) -> tuple[Colour, ...]:

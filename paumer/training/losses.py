@@ -121,7 +121,7 @@ class PausingLoss(PixelLoss):
         """The auxiliary head's loss at each pause, over the patches still active there.
 
         Where patches had paused before, the grid is filled with what the head said of them then,
-        from which nothing is learnt again. Merged patches are what the one is that they are part
+        which gives no gradient again. Merged patches are what the one is that they are part
         of.
         """
         if not stages:  # Every parameter gets a gradient: several processes wait for it.

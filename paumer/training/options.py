@@ -23,28 +23,28 @@ RUN, MODEL, DATA, PAUSING, LOSS, OPTIMISER, MACHINE = (
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """What `paumer train` trains, on what, and how. A recipe is a YAML file of these."""
+    """Options of `paumer train`. A recipe is a YAML file of these."""
 
     out: Annotated[Path, RUN] = Path("runs/train")
     """Run directory to write; it must not exist."""
     seed: Annotated[int, RUN] = 0
-    """Decides order, crops, draws and fresh weights."""
+    """Seed of order, crops, draws and new weights."""
     val_every: Annotated[int, RUN] = 500
     """Steps between validations, which also happen at the end."""
     val_mode: Annotated[tuple[str, ...], Several, RUN] = ("none", "3:0.4", "3:0.4,5:0.4,7:0.4")
     """Modes to validate."""
     val_images: Annotated[int | None, RUN] = None
-    """Validate on this many images only, spread over the split."""
+    """Validate on only this many images, spread over the split."""
     save_every: Annotated[int, RUN] = 250
     """Steps between checkpoints."""
     logger: Annotated[tuple[str, ...], Several, RUN] = ("tensorboard",)
-    """Where numbers go beside metrics.csv: tensorboard, none, or by the extra `loggers` mlflow,
-    wandb, comet."""
+    """Loggers besides metrics.csv: tensorboard, none, or with the extra `loggers` mlflow, wandb,
+    comet."""
 
     backbone: Annotated[str, MODEL] = "vit_tiny_patch16_384"
     """timm name of the backbone."""
     decoder: Annotated[Literal["mask", "linear", "pup", "pup-tiny"] | None, MODEL] = None
-    """Decoder (default: mask, or that of the model to start from); pup-tiny is the paper's SETR-PUP
+    """Decoder (default: that of the model to start from, or mask); pup-tiny is the paper's SETR-PUP
     for ViT-Ti."""
     init: Annotated[str, MODEL] = "timm"
     """Where weights come from: timm (download), none, a backbone's .safetensors file, or a model: a
@@ -78,45 +78,44 @@ class TrainOptions:
     blur: Annotated[float, DATA] = 0.0
     """Probability of a random blur."""
     noise: Annotated[float, DATA] = 0.0
-    """Largest standard deviation of random noise, as a part of the range, such as 0.05."""
+    """Largest standard deviation of random noise, as a fraction of the range, such as 0.05."""
     compress: Annotated[float, DATA] = 0.0
     """Probability of JPEG compression of a random quality."""
     cutout: Annotated[float, DATA] = 0.0
-    """Probability that a random rectangle is hidden, from which nothing is learnt."""
+    """Probability that a random rectangle is hidden and ignored by the loss."""
     skip_bad: Annotated[bool, DATA] = False
     """Skip images that cannot be read, and list them in bad_images.txt."""
 
     criterion: Annotated[Literal["entropy", "random", "none"], PAUSING] = "entropy"
-    """What decides which patches pause in training; none trains the plain Segmenter, without
-    auxiliary loss."""
+    """What scores the patches in training; none trains the plain Segmenter, without auxiliary
+    loss."""
     ranges: Annotated[str, PAUSING] = "3-9:0.2-0.8"
     """Blocks to draw from and their range of ratios, such as 3-9:0.2-0.8 or 3:0-0.9,5:0.2-0.6."""
     draw: Annotated[tuple[str, ...], Several, PAUSING] = ("pause",)
-    """What a step does, drawn from these: pause, merge, both, none. One that is named twice comes
+    """What each step does, drawn from: pause, merge, both, none. One that is named twice is drawn
     twice as often."""
     merging: Annotated[str, PAUSING] = "1-6:0.02-0.15"
-    """Blocks after which a step that merges does so, up to one that is drawn, and their range of
-    ratios."""
+    """Blocks after which a merging step merges, up to a drawn one, and the range of its ratio."""
     learn: Annotated[Literal["all", "aux", "block-heads"], PAUSING] = "all"
-    """What learns: all, the shared auxiliary head alone, or a head of its own for every block."""
+    """What to train: all, the shared auxiliary head alone, or one head per block."""
 
     aux_weight: Annotated[float, LOSS] = 0.1
     """Weight of the auxiliary head's loss."""
     class_weights: Annotated[float, LOSS] = 0.0
-    """Weigh classes in the loss by their rarity to this power: 0 not at all, 0.5 by its root."""
+    """Weigh classes in the loss by their rarity to this power: 0 for none, 0.5 for its root."""
     dice: Annotated[float, LOSS] = 0.0
     """Weight of a Dice loss added to the main decoder's cross entropy."""
     focal: Annotated[float, LOSS] = 0.0
-    """Exponent of the focal loss: 0 is cross entropy, 2 makes clear pixels count little."""
+    """Exponent of the focal loss: 0 is cross entropy, 2 gives easy pixels little weight."""
     label_smoothing: Annotated[float, LOSS] = 0.0
-    """Part of each label that is spread evenly over all classes, such as 0.1."""
+    """Fraction of each label that is spread evenly over all classes, such as 0.1."""
 
     steps: Annotated[int, OPTIMISER] = 2000
     """Training steps."""
     batch: Annotated[int, OPTIMISER] = 8
     """Images per step, over all processes."""
     accumulate: Annotated[int, OPTIMISER] = 1
-    """Parts that a process works through one after the other to save memory."""
+    """Split each batch into this many parts to save memory."""
     optimizer: Annotated[Literal["adamw", "sgd"], OPTIMISER] = "adamw"
     """Optimiser; sgd has Nesterov momentum 0.9."""
     lr: Annotated[float, OPTIMISER] = 1e-3
@@ -134,8 +133,8 @@ class TrainOptions:
     clip: Annotated[float | None, OPTIMISER] = None
     """Largest norm of the gradient."""
     ema: Annotated[float, OPTIMISER] = 0.0
-    """Validate and save an average of the weights that keeps this much at each step, such as 0.999
-    (0: the weights themselves)."""
+    """Decay of an exponential moving average of the weights, which is validated and saved, such as
+    0.999 (0: off)."""
 
     workers: Annotated[int, MACHINE] = 2
     """Processes that read and crop images."""

@@ -145,7 +145,7 @@ def resume(
 
 
 def _open_data(options: TrainOptions) -> tuple[Dataset, Dataset]:
-    """What is learnt from, and what is validated on."""
+    """The training and the validation data."""
     training = open_dataset(options.data, "train")
     if options.hold_out is not None:
         return hold_out(training, options.hold_out)

@@ -142,7 +142,7 @@ LOOK_AT = 20
 def check_samples(dataset: Dataset, options: TrainOptions) -> int | None:
     """The median of the shorter sides of some images, spread over the split.
 
-    Raises for the first that cannot be learnt from, so that a mask with unknown ids shows at once,
+    Raises for the first that cannot be used, so that a mask with unknown ids shows at once,
     not when its turn comes; with ``skip_bad`` such images are left out.
     """
     sides: list[int] = []

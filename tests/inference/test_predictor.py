@@ -79,7 +79,7 @@ def test_a_mode_is_given_as_itself_as_text_as_stages_or_by_name(predictor):
         ("2:0.5 by=random", "by=random is for evaluate and sweep alone"),
         ("2:0.5 by=oracle", "by=oracle is for evaluate and sweep alone"),
         ("2:0.5 protect=thing", 'no class "thing" to protect: the model knows thing 0, thing 1'),
-        ("6:0.5", "spares nothing without early exit"),
+        ("6:0.5", "saves nothing without early exit"),
     ],
 )
 def test_modes_that_cannot_run_are_refused(predictor, mode, message):

@@ -82,7 +82,7 @@ GOOD = {"good": Measurement(mode=Mode.parse("2:0.4"))}
         ("2:0.5 by=random", "by=random is for evaluate and sweep alone", GOOD),
         ("2:0.5 by=random", "by=random is for evaluate and sweep alone", {}),
         ("9:0.5", "cannot pause after block 9: this backbone has 6 blocks", GOOD),
-        ("6:0.5", "pausing after block 6, the last one, spares nothing", GOOD),
+        ("6:0.5", "pausing after block 6, the last one, saves nothing", GOOD),
         ("2:0.5 protect=nobody", "nobody", {}),
     ],
 )
@@ -181,7 +181,7 @@ def test_a_fixed_point_stays(predictor):
     service.stop()
     assert str(done.result.mode) == "2:0.4"
     assert service.names == ("middle",)
-    with pytest.raises(ValueError, match='no operating point "nowhere": choose of whole'):
+    with pytest.raises(ValueError, match='no operating point "nowhere": choose from whole'):
         Service(predictor, point="nowhere")
 
 

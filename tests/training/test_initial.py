@@ -62,7 +62,7 @@ def test_classes_of_the_same_name_keep_their_weights(tiny, model):
     assert torch.equal(found["a"], before["a"])
     assert all(not torch.equal(found["d"], row) for row in before.values())
     assert all(torch.equal(rest[name], others[name]) for name in others)
-    text = "knows 2 of the 4 classes, which keep their weights; afresh: d, e"
+    text = "knows 2 of the 4 classes, which keep their weights; re-initialised: d, e"
     assert said == [f"{model} {text}"]
     again = initial_network(options, Classes("d", "c", "a", "e"))
     assert torch.equal(rows(again)[0]["d"], found["d"])
@@ -72,7 +72,7 @@ def test_other_classes_start_afresh_and_the_same_say_nothing(tiny, model):
     said = []
     options = replace(tiny, init=str(model))
     initial_network(options, Classes("x", "y"), said.append)
-    assert said == [f"{model} knows none of the 2 classes: its heads start afresh"]
+    assert said == [f"{model} knows none of the 2 classes: its heads are re-initialised"]
     same = initial_network(options, Classes("a", "b", "c"), said.append)
     assert len(said) == 1
     before = PausingSegmenter.from_pretrained(model).state_dict()
