@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from paumer.cli.main import app, check_tokens
+from paumer.drawing import write_image
+from paumer.scenes.scene import scene
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text("utf-8")
@@ -22,6 +24,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("code", [block for language, block in BLOCKS if language == "python"])
 def test_the_python_runs(code, tmp_path, monkeypatch):
+    write_image(tmp_path / "street.jpg", scene(7, (128, 96))[0])
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})
 
@@ -30,6 +33,12 @@ def test_the_python_runs(code, tmp_path, monkeypatch):
 def test_the_command_line_takes_the_command(command):
     check_tokens(shlex.split(command)[1:])
     app.parse_args(shlex.split(command)[1:], exit_on_error=False, print_error=False)
+
+
+def test_it_is_short():
+    lines = TEXT.splitlines()
+    assert len(lines) <= 130
+    assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
 
 
 def test_the_make_targets_exist():
