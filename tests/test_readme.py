@@ -5,12 +5,14 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from paumer.cli.main import app, check_tokens
 from paumer.drawing import write_image
 from paumer.scenes.scene import scene
 
 ROOT = Path(__file__).parent.parent
+TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
 TEXT = (ROOT / "README.md").read_text("utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.S)
 COMMANDS = [
@@ -42,10 +44,24 @@ def test_it_is_short():
 
 
 def test_the_make_targets_exist():
-    makefile = (ROOT / "Makefile").read_text("utf-8")
     targets = re.findall(r"^make (\w+)", TEXT, re.M)
     assert {"demo", "test"} <= set(targets)
-    assert all(re.search(rf"^{target}:", makefile, re.M) for target in targets)
+    assert set(targets) <= TARGETS
+
+
+def test_the_workflow_makes_all_that_must_pass():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))
+    made = set(workflow["jobs"]["make"]["strategy"]["matrix"]["target"])
+    assert made == set(re.findall(r"^make (\w+)", (ROOT / ".ci/run").read_text("utf-8"), re.M))
+    assert made <= TARGETS
+
+
+@pytest.mark.parametrize("form", ["bug.yml", "idea.yml"])
+def test_issue_forms_ask_something(form):
+    template = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE" / form).read_text("utf-8"))
+    assert template["name"]
+    assert template["description"]
+    assert all(item["attributes"]["label"] for item in template["body"])
 
 
 def test_the_images_and_links_exist():
