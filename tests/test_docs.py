@@ -23,7 +23,7 @@ from paumer.scenes.scene import scene
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
 
-BEING_EDITED = {"data.md", "exporting.md", "python-api.md", "serving.md"}
+BEING_EDITED = {"python-api.md"}
 
 
 def blocks(text, language):
