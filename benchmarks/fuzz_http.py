@@ -17,6 +17,7 @@ from fuzz_images import FORMATS
 from PIL import Image
 
 from paumer import Predictor, build_model
+from paumer.data.isolated import DecodingLimits
 from paumer.serve import process
 from paumer.serve.http import Limits, create_app
 from paumer.serve.service import Service
@@ -58,10 +59,11 @@ class Http:
     def __init__(self, folder: Path) -> None:
         torch.manual_seed(0)
         predictor = Predictor(build_model("test_vit", "linear", 5, image_size=64))
-        limits = Limits(body_bytes=_BODY, seconds=0.5, pixels=2**18, held_bytes=4 * _BODY)
+        decoding = DecodingLimits(pixels=2**18)
+        limits = Limits(body_bytes=_BODY, seconds=0.5, decoding=decoding, held_bytes=4 * _BODY)
         at = process.listen("127.0.0.1", 0)
         self.address = at.getsockname()[:2]
-        service = Service(predictor, "small", target=10.0)  # Nobody is refused for being late.
+        service = Service(predictor, target=10.0)  # Nobody is refused for being late.
         words = (create_app(service, limits), service, at, limits.seconds, limits.drain)
         threading.Thread(target=process.run, args=words, daemon=True).start()
         while not service.ready:

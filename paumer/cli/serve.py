@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from pathlib import Path
 
 from paumer.cli.console import above_zero, at_least_one, say, set_threads
 from paumer.cli.options import ServeOptions
@@ -16,6 +15,7 @@ def serve(options: ServeOptions = ServeOptions()) -> None:  # noqa: B008
         raise ImportError(f"serving needs more ({error}): pip install 'paumer[serve]'") from error
     import torch
 
+    from paumer.data.isolated import DecodingLimits
     from paumer.loaded import load
     from paumer.serve.service import Service
 
@@ -31,16 +31,18 @@ def serve(options: ServeOptions = ServeOptions()) -> None:  # noqa: B008
     limits = http.Limits(
         body_bytes=math.ceil(above_zero(options.max_mb, "max-mb") * 2**20),
         seconds=above_zero(options.body_seconds, "body-seconds"),
-        pixels=at_least_one(options.max_pixels, "max-pixels"),
-        side=at_least_one(options.max_side, "max-side"),
-        decode_seconds=above_zero(options.decode_seconds, "decode-seconds"),
-        decode_bytes=math.ceil(above_zero(options.decode_mb, "decode-mb") * 2**20),
+        decoding=DecodingLimits(
+            seconds=above_zero(options.decode_seconds, "decode-seconds"),
+            clock=4 * options.decode_seconds,
+            bytes=math.ceil(above_zero(options.decode_mb, "decode-mb") * 2**20),
+            pixels=at_least_one(options.max_pixels, "max-pixels"),
+            longest=at_least_one(options.max_side, "max-side"),
+        ),
         drain=above_zero(options.drain_seconds, "drain-seconds"),
         hosts=guard.allowed_hosts(options.host, options.allow_host),
     )
     service = Service(
         make(),
-        name=Path(options.model).name,
         target=target,
         point=options.point,
         queue=at_least_one(options.queue, "queue"),

@@ -54,19 +54,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What clients may send: bytes of a body, seconds to send it in, pixels and sides of an image.
+    """What clients may send: bytes of a body, seconds to send it in, and what decoding may take.
 
-    Decoding may take ``decode_seconds`` of CPU time and ``decode_bytes``; ``held_bytes`` bounds the
-    bodies of all clients together, ``drain`` the seconds that accepted requests have when the
-    service ends. ``hosts`` are the names that it answers for.
+    ``held_bytes`` bounds the bodies of all clients together, ``drain`` the seconds that accepted
+    requests have when the service ends. ``hosts`` are the names that it answers for.
     """
 
     body_bytes: int = 20 * 2**20
     seconds: float = 10.0
-    pixels: int = 4 * 2**20
-    side: int = 2**14
-    decode_seconds: float = 5.0
-    decode_bytes: int = 256 * 2**20
+    decoding: DecodingLimits = DecodingLimits()  # noqa: RUF009  # Frozen.
     held_bytes: int = 256 * 2**20
     drain: float = 30.0
     hosts: tuple[str, ...] = LOOPBACK
@@ -126,15 +122,7 @@ class Endpoints:
     def __init__(self, service: Service, limits: Limits) -> None:
         self.service, self.limits = service, limits
         self.held = 0  # Bytes of all bodies.
-        self.lanes = Lanes(
-            DecodingLimits(
-                limits.decode_seconds,
-                4 * limits.decode_seconds,
-                limits.decode_bytes,
-                limits.pixels,
-                limits.side,
-            )
-        )
+        self.lanes = Lanes(limits.decoding)
         service.watch.follow(decoding_seconds=lambda: self.lanes.decoder.seconds)
 
     @asynccontextmanager
@@ -190,7 +178,7 @@ class Endpoints:
         image_file, values = await _read_form(request, bytes(body))
         parameters = self.service.read(values)
         image = await self.lanes.read(image_file, partial(_check_there, request))
-        self.service.check_pixels(image, parameters, self.limits.pixels)
+        self.service.check_pixels(image, parameters, self.limits.decoding.pixels)
         decode = perf_counter() - begin
         done = await _unless_gone(request, self.service.submit(image, parameters, begin))
         point = self.service.point_name(done.result.mode)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
@@ -67,7 +68,6 @@ class Service:
     def __init__(
         self,
         predictor: Predictor,
-        name: str = "model",
         target: float | None = None,
         point: str | None = None,
         queue: int = 64,
@@ -75,7 +75,7 @@ class Service:
         workers: int = 1,
         make: Make | None = None,
     ) -> None:
-        self.predictor, self.name = predictor, name
+        self.predictor = predictor
         self.known = known_points(predictor)
         if point is not None and point not in self.known:
             raise ValueError(f'no operating point "{point}": choose from {", ".join(self.known)}')
@@ -258,7 +258,7 @@ class Service:
             ]
 
         return {
-            "name": self.name,
+            "name": Path(self.predictor.source or "model").name,
             "classes": [
                 {"name": name, "colour": list(colour)}
                 for name, colour in zip(classes.names, classes.colours, strict=True)

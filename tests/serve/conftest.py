@@ -86,7 +86,7 @@ class Running:
 @pytest.fixture(scope="session")
 def usual(predictor):
     """A service behind HTTP as it usually is, of all tests that do not mind each other."""
-    running = Running(Service(predictor, "small", target=60.0), Limits())
+    running = Running(Service(predictor, target=60.0), Limits())
     yield running
     running.stop()
 
@@ -101,7 +101,7 @@ def serving(predictor):
     started = []
 
     def give(delay=0.0, limits=None, model=predictor, target=60.0, connections=1000, **options):
-        service = Service(model, "small", target, **options)
+        service = Service(model, target, **options)
         running = Running(service, limits or Limits(), connections)
         started.append(running)
         if delay:

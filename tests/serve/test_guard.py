@@ -29,7 +29,7 @@ def test_names_follow_from_where_it_listens(listening, more, expected):
 @pytest.fixture
 def ask(predictor):
     def give(hosts, **headers):
-        app = create_app(Service(predictor, "small"), Limits(hosts=hosts))
+        app = create_app(Service(predictor), Limits(hosts=hosts))
         return TestClient(app).get("/v1/model", headers=headers)
 
     return give

@@ -20,6 +20,7 @@ import torch
 from PIL import Image
 
 from paumer import Measurement, Mode, Predictor, build_model
+from paumer.data.isolated import DecodingLimits
 from paumer.serve.http import Limits, RefusedError
 
 
@@ -125,7 +126,7 @@ def endless():
 
 @pytest.mark.slow
 def test_an_image_that_takes_long_to_decode_is_refused_and_holds_up_nobody(serving, png):
-    running = serving(limits=Limits(decode_seconds=0.6))
+    running = serving(limits=Limits(decoding=DecodingLimits(seconds=0.6, clock=2.4)))
     with ThreadPoolExecutor(6) as clients:
         attacks = [clients.submit(running.segment, endless()) for _ in range(6)]
         while not all(attack.done() for attack in attacks):
@@ -139,7 +140,7 @@ def test_an_image_that_takes_long_to_decode_is_refused_and_holds_up_nobody(servi
 
 
 def test_hostile_bodies_get_a_sentence(serving, png):
-    running = serving(limits=Limits(body_bytes=100_000, pixels=10_000))
+    running = serving(limits=Limits(body_bytes=100_000, decoding=DecodingLimits(pixels=10_000)))
     cases = [
         (b"", {}, 400, "the file is empty"),
         (b"GET / HTTP/1.1", {}, 415, "not an image of a known kind"),
@@ -201,7 +202,8 @@ def test_the_pixel_limit_holds_for_what_arrives_and_for_what_the_network_runs(
     torch.manual_seed(0)
     network = lively(build_model("test_vit", "mask", ("a", "b"), image_size=64))
     network.config = replace(network.config, short_side=64)
-    running = serving(limits=Limits(pixels=20_000), model=Predictor(network, points))
+    limits = Limits(decoding=DecodingLimits(pixels=20_000))
+    running = serving(limits=limits, model=Predictor(network, points))
     narrow = png(size=(160, 8))
     for mode in ("auto", "none", "2:0.4"):
         response = running.segment(narrow, mode=mode)

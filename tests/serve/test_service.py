@@ -10,7 +10,7 @@ from paumer.serve.service import Parameters, Service, known_points, ladder_point
 
 @pytest.fixture
 def service(predictor):
-    made = Service(predictor, "small", target=60.0)  # Whatever else the machine does.
+    made = Service(predictor, target=60.0)  # Whatever else the machine does.
     made.start()
     yield made
     made.stop()
@@ -46,7 +46,7 @@ def test_a_point_that_is_spelled_out_keeps_its_name(predictor):
         "plain": Measurement(mode=Mode.parse("2:0.5"), speed_up=1.4, miou=0.7),
         "near": Measurement(mode=Mode.parse("2:0.5 by=neighbours"), speed_up=1.5, miou=0.6),
     }
-    service = Service(Predictor(predictor.network, points), "small")
+    service = Service(Predictor(predictor.network, points))
     for text, name in {
         "2:0.5": "plain",
         "2:0.5 by=entropy": "plain",
@@ -88,7 +88,7 @@ GOOD = {"good": Measurement(mode=Mode.parse("2:0.4"))}
 )
 def test_a_point_that_cannot_run_is_left_out(predictor, caplog, text, reason, others):
     points = {"bad": Measurement(mode=Mode.parse(text), speed_up=2.0, miou=0.5), **others}
-    service = Service(Predictor(predictor.network, points), "small")
+    service = Service(Predictor(predictor.network, points))
     service.start()
     service.stop()
     assert service.target > 0
