@@ -1,6 +1,5 @@
 """`paumer evaluate`, `sweep`, `tune` and `bench`: measure modes and choose one."""
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -37,6 +36,7 @@ def evaluate(options: EvaluateOptions = EvaluateOptions()) -> None:  # noqa: B00
     from paumer.data.datasets import open_dataset
     from paumer.data.groups import group_images
     from paumer.data.samples import spread
+    from paumer.inference.processes import process_number
     from paumer.inference.tiles import Inference
     from paumer.loaded import load
     from paumer.study.uncertainty import block_rows, study_blocks
@@ -47,7 +47,7 @@ def evaluate(options: EvaluateOptions = EvaluateOptions()) -> None:  # noqa: B00
     with progress_bar("counting") as update:
         given = {"model": predictor, "data": dataset, "inference": call(Inference, options)}
         tallies = call(api.evaluate, options, progress=update, **given)
-    if int(os.environ.get("RANK", 0)):  # The first process writes the results.
+    if process_number()[0]:  # The first process writes the results.
         return
     names, data = predictor.classes.names, f"{dataset.name} {dataset.split}"
     rows: list[dict[str, Any]] = [

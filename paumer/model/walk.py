@@ -105,14 +105,6 @@ class Branch:
     ends: Sequence[int] = ()
 
     @classmethod
-    def chain(cls, stages: Sequence[Coming]) -> "Branch":
-        """Stages one after the other, with one end."""
-        branch = cls(ends=(0,))
-        for stage in reversed(stages):
-            branch = cls(coming=((stage, branch),))
-        return branch
-
-    @classmethod
     def tree(cls, chains: Sequence[tuple[int, Sequence[Coming]]]) -> "Branch":
         """Numbered chains of stages as one tree, in which equal beginnings are one."""
         coming: dict[Coming, list[tuple[int, Sequence[Coming]]]] = {}

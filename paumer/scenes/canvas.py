@@ -203,25 +203,36 @@ class Canvas:
             down * ((top - eye) * origin + (upper - level) * cross),
             dz,
         )
-        size = (right - left, lower - upper)
         drawn = texture.transform(
-            size,
+            (right - left, lower - upper),
             Image.Transform.PERSPECTIVE,
             (*(t / origin for t in terms), 0.0),
             resample=Image.Resampling.NEAREST,
         )
-        mask = Image.new("L", size)
+        self._paste(drawn, (left, upper), outline, label, see_through)
+
+    def _paste(
+        self,
+        drawn: Image.Image,
+        corner: tuple[int, int],
+        outline: Sequence[Point],
+        label: int,
+        see_through: bool,
+    ) -> None:
+        """Paints and labels what lies inside an outline given in canvas pixels."""
+        left, upper = corner
+        mask = Image.new("L", drawn.size)
         ImageDraw.Draw(mask).polygon([(x - left, y - upper) for x, y in outline], fill=255)
         shown = mask
         if drawn.mode == "RGBA":
             opaque = drawn.getchannel("A")
             if not see_through:
                 opaque = opaque.point([0] * 128 + [255] * 128)
-            shown = Image.composite(opaque, Image.new("L", size), mask)
+            shown = Image.composite(opaque, Image.new("L", drawn.size), mask)
         drawn.putalpha(label)
-        self.image.paste(drawn, (left, upper), shown)
+        self.image.paste(drawn, corner, shown)
         if see_through:
-            self.relabel((left, upper), mask, label)
+            self.relabel(corner, mask, label)
 
 
 @cache

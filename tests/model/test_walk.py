@@ -54,15 +54,6 @@ def test_another_criterion_is_another_branch():
     assert [pause for pause, _ in tree.coming] == own
 
 
-def test_a_chain_has_one_end():
-    pauses = [Pause(block, 0.4, criteria.entropy) for block in (2, 4)]
-    ((pause, inner),) = Branch.chain(pauses).coming
-    ((later, end),) = inner.coming
-    assert [pause, later] == pauses
-    assert (end.coming, list(end.ends)) == ((), [0])
-    assert list(Branch.chain([]).ends) == [0]
-
-
 # The steps
 
 
