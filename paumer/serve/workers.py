@@ -7,6 +7,7 @@ computed once more: nobody's request is lost with it.
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Protocol
 
@@ -122,15 +123,7 @@ def shared(predictor: Predictor) -> Make:
     if predictor.device.type != "cpu":
         raise ValueError(f"workers are for CPUs, not for {predictor.device}: use --batch there")
     predictor.network.share_memory()
-    return _Shared(predictor)
-
-
-class _Shared:
-    def __init__(self, predictor: Predictor) -> None:
-        self.parts = (predictor.network, predictor.points)
-
-    def __call__(self) -> Predictor:
-        return Predictor(*self.parts)
+    return partial(Predictor, predictor.network, predictor.points)
 
 
 def _compute(connection: Connection, make: Make, inference: Inference, threads: int) -> None:
