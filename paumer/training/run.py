@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,9 +60,9 @@ from paumer.training.start import (
 class Listeners(NamedTuple):
     """Who hears of a run: messages, how far it is, and the numbers of each step."""
 
-    say: Say = lambda _: None
-    progress: TrainingProgress = lambda *_: None
-    callbacks: Sequence[Callback] = ()
+    say: Say
+    progress: TrainingProgress
+    callbacks: Sequence[Callback]
 
 
 def train(
@@ -100,8 +100,8 @@ def train(
 
     try:
         with alone_in(options.out) if is_first() else nullcontext():
-            told = Listeners(say, shown, callbacks)
-            return _fit(options, network, training, validation, told)
+            listeners = Listeners(say, shown, callbacks)
+            return _fit(options, network, training, validation, listeners)
     except BaseException:
         if is_first() and not begun:  # Nothing to resume, and nothing in the way of another try.
             shutil.rmtree(options.out, ignore_errors=True)
@@ -119,7 +119,7 @@ def resume(
 
     ``steps`` makes it a run of so many: what is left of it follows the schedule of such a run.
     """
-    options, told = read_options(directory), Listeners(say, progress, callbacks)
+    options, listeners = read_options(directory), Listeners(say, progress, callbacks)
     with alone_in(directory) if is_first() else nullcontext():
         training, validation = _open_data(options)
         network = initial_network(_without_weights(options), training)
@@ -133,7 +133,7 @@ def resume(
                 record_data(directory, training, validation)
             network = initial_network(options, training)
             note_side(network, options, check_samples(training, options))
-            return _fit(options, network, training, validation, told)
+            return _fit(options, network, training, validation, listeners)
         check_same_data(directory, training, validation)
         options = _extend(options, steps, checkpoint[0], say)
         if checkpoint[0] >= options.steps:
@@ -141,7 +141,7 @@ def resume(
             return directory
         say(f"resuming from step {checkpoint[0]} of {options.steps}")
         note_side(network, options, check_samples(training, options))
-        return _fit(options, network, training, validation, told, checkpoint)
+        return _fit(options, network, training, validation, listeners, checkpoint)
 
 
 def _open_data(options: TrainOptions) -> tuple[Dataset, Dataset]:
@@ -185,7 +185,7 @@ def _fit(
     network: PausingSegmenter,
     training: Dataset,
     validation: Dataset,
-    told: Listeners,
+    listeners: Listeners,
     checkpoint: tuple[int, dict[str, object]] | None = None,
 ) -> Path:
     """Train from the start, or from a checkpoint, to the end or to a signal."""
@@ -209,7 +209,7 @@ def _fit(
     status = "failed"
     try:
         log_options(loggers, plain_options(options))
-        task.run(loader, RunCallback(task, validation, *told[:2], points, told.callbacks))
+        task.run(loader, RunCallback(task, validation, listeners, points))
         status = "success" if task.stopped_by is None else "failed"
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
@@ -263,11 +263,9 @@ class RunCallback:
 
     task: Training
     validation: Dataset
-    say: Say
-    progress: TrainingProgress
-    points: Mapping[str, Measurement] = field(default_factory=dict)
+    listeners: Listeners
+    points: Mapping[str, Measurement]
     """Operating points to write into the model when it is first written."""
-    callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:
         options = self.task.options
@@ -285,7 +283,7 @@ class RunCallback:
             pace = (time.monotonic() - self.begin) / (step - self.first)
             rates = {"images_per_second": options.batch / pace}
             rates["seconds_left"] = pace * (options.steps - step)
-            self.progress(step, options.steps, {**values, **rates})
+            self.listeners.progress(step, options.steps, {**values, **rates})
         if step % 20 == 0 or last:
             self._note({**values, "lr": learning_rate(options, step - 1)})
         if step % options.val_every == 0 or last:
@@ -295,7 +293,7 @@ class RunCallback:
             self.metrics.write()
             save_checkpoint(options.out / "checkpoints", step, task.state())
         if task.fabric.is_global_zero:
-            for callback in self.callbacks:
+            for callback in self.listeners.callbacks:
                 callback(step, {**values, **self.newest})
         self.newest = {}
 
@@ -324,7 +322,7 @@ class RunCallback:
         self._note(values)
         shown = ", ".join(f"{name[5:]} {100 * value:.2f}" for name, value in values.items())
         data = f"{self.validation.name} {self.validation.split}"
-        self.say(f"step {self.task.step}: {data} mIoU {shown}")
+        self.listeners.say(f"step {self.task.step}: {data} mIoU {shown}")
         self._write_model()
         if self.best_step() == self.task.step:
             network.save_pretrained(options.out / "best")
@@ -356,7 +354,7 @@ class RunCallback:
         try:
             draw_training(self.metrics.columns(), plots / "training.png")
         except ImportError as error:
-            self.say(str(error))
+            self.listeners.say(str(error))
         mode = parse_modes(self.task.options.val_mode)[-1]
         samples = [self.validation[self.indices[n]] for n in spread(len(self.indices), 6)]
         results = predictor.predict_batch([s.image for s in samples], mode)
