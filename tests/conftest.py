@@ -4,12 +4,13 @@ import functools
 import gc
 import importlib
 import os
+import re
 import runpy
 import socket
 import subprocess
 import sys
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +29,10 @@ from PIL import Image
 os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 torch.set_num_threads(1)
+# Lightning asks for the version of torchmetrics by importing it, which takes seconds.
+with pytest.MonkeyPatch.context() as patch, suppress(ImportError):
+    patch.setitem(sys.modules, "torchmetrics", None)
+    importlib.import_module("lightning_fabric.utilities.imports")
 PACKAGE = Path(__file__).parent.parent / "paumer"
 SHAPED = [path for path in PACKAGE.rglob("*.py") if "from jaxtyping import" in path.read_text()]
 """The modules that write shapes into their signatures. Checking costs time: mypy reads the rest."""
@@ -75,6 +80,14 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("paumer")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Files of which every test is slow are not even imported where slow tests are left out."""
+    if config.option.markexpr == "not slow" and collection_path.suffix == ".py":
+        text = collection_path.read_text("utf-8")
+        return re.search(r"^pytestmark = .*\bslow\b", text, re.MULTILINE) is not None or None
+    return None
 
 
 def pytest_collection_finish():
