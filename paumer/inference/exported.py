@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast, get_type_hints
 from unittest import mock
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
+from paumer.arguments import fits
 from paumer.classes import distinct_colours
 from paumer.disk import replace_file
 from paumer.inference.graphs import INNER, NORMALISED, in_mode, inner_part, need
@@ -39,13 +40,6 @@ FORMAT = "paumer 4"
 SUFFIXES = (".onnx", ".pt2")
 """How the names of exported files end."""
 
-_KINDS: dict[str, tuple[type, ...]] = {
-    "config": (dict,),
-    "points": (dict,),
-    "patch": (list,),
-    "depth": (int,),
-    "size": (list, type(None)),
-}
 _DEEPEST = 1000
 _SHAPES = 16  # OpenVINO keeps so many images' shapes and modes prepared.
 
@@ -150,17 +144,14 @@ class ExportInfo:
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             raise ValueError("it was exported by another version of paumer: export it again")
         values = {item.name: values.get(item.name) for item in fields(cls)}
-        for name, value in values.items():
-            if type(value) not in _KINDS.get(name, (str,)):
+        for name, kind in {**get_type_hints(cls), "mode": str}.items():
+            value = values[name]
+            if isinstance(value, list):  # Two sides, which JSON keeps as a list.
+                value = values[name] = tuple(value)
+            if not fits(value, kind) or (isinstance(value, tuple) and min(value) < 1):
                 raise ValueError(f"its {name} cannot be {quoted(value)}")
         if not 0 < values["depth"] <= _DEEPEST:
             raise ValueError(f"its depth cannot be {values['depth']}")
-        for name in ("size", "patch"):
-            sides = values[name]
-            if sides is not None:
-                if len(sides) != 2 or not all(type(n) is int and n > 0 for n in sides):
-                    raise ValueError(f"its {name} cannot be {quoted(sides)}")
-                values[name] = tuple(sides)
         return cls(**{**values, "mode": Mode.parse(values["mode"])})
 
 

@@ -3,10 +3,11 @@
 import json
 import warnings
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+from paumer.arguments import fits
 from paumer.disk import remove_leftovers, replace_file
 from paumer.measurement import Measurement
 from paumer.mode import check_runnable
@@ -46,15 +47,12 @@ def parse_points(
 
 def _check_values(point: Measurement) -> None:
     """Raise unless each value is of its type and in its range; a drop may be a gain."""
-    for item in fields(point):
-        value: Any = getattr(point, item.name)
-        kinds: Any = item.type
-        if item.type == float | None:
-            kinds = int | float | None
+    for name, kind in get_type_hints(Measurement).items():
+        value = getattr(point, name)
         number = isinstance(value, int | float)
-        least = {"images_per_second": 1e-9, "speed_up": 1e-9, "worst_drop": -1}.get(item.name, 0)
-        if not isinstance(value, kinds) or (number and not least <= value <= 1e15):
-            raise ValueError(f"{item.name} cannot be {quoted(value)}")
+        least = {"images_per_second": 1e-9, "speed_up": 1e-9, "worst_drop": -1}.get(name, 0)
+        if not fits(value, kind) or (number and not least <= value <= 1e15):
+            raise ValueError(f"{name} cannot be {quoted(value)}")
 
 
 def _read_values(directory: Path) -> dict[str, Any]:
