@@ -121,7 +121,7 @@ def tune(
     losses = work.losses(best)
     timing = (settings.speed, settings.timed_batch, partial(progress, "timing finalists"))
     speeds = time_modes(predictor, work.image, best, *timing)
-    return replace(decide(found, speeds, budget, losses), losses=losses)
+    return decide(found, speeds, budget, losses)
 
 
 @dataclass
@@ -370,4 +370,5 @@ def decide(
 
     choice, met = pick(budget)
     points = {name: pick(named)[0] for name, named in NAMED.items()}
-    return Tuned(choice, met, {"unpaused": both[UNPAUSED], **points}, tuple(evaluated), budget)
+    points = {"unpaused": both[UNPAUSED], **points}
+    return Tuned(choice, met, points, tuple(evaluated), budget, losses)
