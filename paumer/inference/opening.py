@@ -11,6 +11,7 @@ from paumer.inference.points import parse_points, read_points
 from paumer.inference.predictor import Predictor
 from paumer.model.config import ModelConfig
 from paumer.model.directory import find_model
+from paumer.model.pretrained import without_values
 from paumer.model.segmenter import PausingSegmenter
 from paumer.untrusted import shorten
 
@@ -47,7 +48,7 @@ def open_file(
     info, run = open_exported(path, None if engine == "torch" else engine, threads)
     try:
         config = ModelConfig.from_json(info.config)
-        with torch.device("meta"):
+        with without_values():
             network = PausingSegmenter.from_config(config)
     except (ArithmeticError, AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f'cannot use "{path}": {shorten(str(error))}') from error

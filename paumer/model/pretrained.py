@@ -1,11 +1,14 @@
 """A network from its configuration, and from and to a model directory or the hub."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, Unpack
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from paumer.model import directory as files
 from paumer.model.backbone import Backbone, create_backbone
@@ -73,13 +76,41 @@ class Pretrained(nn.Module, PyTorchModelHubMixin):
         directory = files.find_model(str(pretrained_model_name_or_path), **hub)
         config, tensors = files.load_model(directory)
         try:
-            with torch.device("meta"):  # Takes no memory, whatever the numbers say.
+            with without_values():
                 network = cls.from_config(config)
         except (ArithmeticError, AssertionError, RuntimeError, TypeError, ValueError) as error:
             file = directory / files.CONFIG_FILE
             raise ValueError(f'"{file}" describes no network: {error}') from error
         files.load_tensors(network, tensors, directory / files.WEIGHTS_FILE)
         return network.to(device).eval()
+
+
+_FILLING = (
+    *("add_", "clamp_", "constant_", "div_", "erfinv_", "fill_", "kaiming_uniform_", "mul_"),
+    *("normal_", "uniform_", "zero_"),
+)
+"""What initial weights are made with."""
+
+
+class _Unfilled(TorchFunctionMode):
+    """Inside, what is on the meta device is not filled: nothing comes of it, and it takes long."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.__name__ in _FILLING:
+            tensor = args[0] if args else kwargs["tensor"]
+            if tensor.is_meta:
+                return tensor
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Inside, a network takes no memory, whatever its configuration says, and is made quickly."""
+    with torch.device("meta"), _Unfilled():
+        yield
 
 
 def pick_device(name: str | torch.device) -> torch.device:

@@ -400,8 +400,7 @@ MODES = [
 ]
 
 
-@pytest.mark.parametrize("batch", [4, 2])
-@pytest.mark.parametrize("window", [None, 32])
+@pytest.mark.parametrize(("batch", "window"), [(4, None), (2, None), (4, 32)])
 def test_many_modes_at_once_are_bit_equal_to_each_alone(predictor, batch, window):
     images = [picture(48, 64, seed) for seed in range(3)]
     how = Inference(batch=batch, window=window)

@@ -10,6 +10,7 @@ import huggingface_hub
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import paumer
 from paumer.model import directory as files
@@ -207,6 +208,32 @@ def test_a_network_is_built_without_memory_and_then_filled(by_hand, tmp_path, ha
             logits = [one(images, text).logits for one in (loaded, slowly, model)]
             assert torch.equal(logits[0], logits[1])
             assert torch.equal(logits[0], logits[2])
+
+
+class Filled(TorchDispatchMode):
+    """Notes what draws or sets values."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        if name in ("uniform_", "normal_", "erfinv_", "fill_", "zero_", "mul_", "clamp_"):
+            self.names.add(name)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("decoder", ["mask", "linear", "pup"])
+@pytest.mark.parametrize("backbone", ["test_vit", "eva02_tiny_patch14_224"])
+def test_nothing_is_drawn_that_a_file_replaces(backbone, decoder):
+    config = ModelConfig(backbone, decoder, ("a", "b"), (56, 56), drop_path=0.1)
+    with Filled() as filled:
+        with pretrained.without_values():
+            PausingSegmenter.from_config(config)
+        assert filled.names == set()
+        PausingSegmenter.from_config(config)
+    assert filled.names >= {"uniform_", "erfinv_", "fill_"}
 
 
 def test_weights_do_not_lie_in_the_file(make, same, tmp_path):
