@@ -17,14 +17,10 @@ def data(tmp_path_factory, write_data):
 
 
 @pytest.fixture
-def model(tmp_path, monkeypatch):
+def model(model, tmp_path, monkeypatch):
     """A small model in a folder, and caches of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    torch.manual_seed(0)
-    build_model("test_vit", "mask", ("a", "b", "c"), image_size=32).save_pretrained(
-        tmp_path / "model"
-    )
-    return str(tmp_path / "model")
+    return str(model)
 
 
 def run(*arguments):

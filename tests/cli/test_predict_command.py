@@ -3,20 +3,11 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-from paumer import Measurement, Mode, Predictor, build_model
+from paumer import Measurement, Mode, Predictor
 from paumer.cli.main import app, main
 from paumer.inference.points import write_points
-
-
-@pytest.fixture
-def model(tmp_path):
-    torch.manual_seed(0)
-    directory = tmp_path / "model"
-    build_model("test_vit", "mask", ("a", "b", "c"), image_size=32).save_pretrained(directory)
-    return directory
 
 
 @pytest.fixture
