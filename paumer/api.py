@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from paumer.arguments import checked
+from paumer.arguments import at_least_one, checked
 from paumer.data.datasets import open_dataset
 from paumer.data.images import read_folder
 from paumer.data.samples import Dataset, spread
@@ -115,8 +115,7 @@ def sweep(  # The options of the command, by their names.
     from paumer.study import cost, grids
     from paumer.study import sweep as sweeping
 
-    if speed_batch < 1:
-        raise ValueError(f"speed-batch is {speed_batch}: give at least 1")
+    at_least_one(speed_batch, "speed-batch")
     out, predictor, dataset = Path(out), _opened(model, device), _opened_data(data, split)
     modes = grids.grid(_texts(grid), predictor.network.backbone.depth, predictor.modes)
     image = dataset[0].image
@@ -234,9 +233,7 @@ def bench(  # The options of the command, by their names.
     for one in modes:
         check_runnable(one)
         network.macs((height, width), replace(one, size=None))  # Raises by threshold too.
-    most = 8 if batch == "auto" else batch
-    if most < 1:
-        raise ValueError(f"batch is {batch}: give at least 1")
+    most = 8 if batch == "auto" else at_least_one(batch, "batch")
     if images is None:
         seen = torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(0))
     else:

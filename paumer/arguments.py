@@ -103,6 +103,13 @@ def _class_names(value: object) -> set[str]:
     return {kind.__name__ for kind in type(value).__mro__} - {"object"}
 
 
+def at_least_one(number: int, name: str) -> int:
+    """The number, when it is at least one."""
+    if number < 1:
+        raise ValueError(f"{name} is {number}: give at least 1")
+    return number
+
+
 def in_words(kind: Any) -> str:
     """What to give for an annotation."""
     if isinstance(kind, str):

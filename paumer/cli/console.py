@@ -14,6 +14,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from paumer.arguments import at_least_one
+
 T = TypeVar("T")
 LOG_EVERY = 60.0
 """Seconds between lines of progress where there is no terminal."""
@@ -30,13 +32,6 @@ def complain(text: str) -> None:
 def say(text: str) -> None:
     """Print plain text, unwrapped."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def at_least_one(number: int, name: str) -> int:
-    """The number, when it is at least one."""
-    if number < 1:
-        raise ValueError(f"{name} is {number}: give at least 1")
-    return number
 
 
 def above_zero(number: float, name: str) -> float:

@@ -13,7 +13,8 @@ from cyclopts import App, Parameter
 from cyclopts.config import Dict
 
 from paumer import __version__
-from paumer.cli.console import at_least_one, complain, errors, progress_bar, say, training_progress
+from paumer.arguments import at_least_one
+from paumer.cli.console import complain, errors, progress_bar, say, training_progress
 from paumer.cli.data import check_data, data
 from paumer.cli.demo import demo
 from paumer.cli.export import export

@@ -3,7 +3,8 @@
 import math
 from functools import partial
 
-from paumer.cli.console import above_zero, at_least_one, say, set_threads
+from paumer.arguments import at_least_one
+from paumer.cli.console import above_zero, say, set_threads
 from paumer.cli.options import ServeOptions
 
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from paumer.cli.console import at_least_one, print_table, progress_bar, say, set_threads
+from paumer.arguments import at_least_one
+from paumer.cli.console import print_table, progress_bar, say, set_threads
 from paumer.cli.options import (
     BlocksOptions,
     EntropyOptions,

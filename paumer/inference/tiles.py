@@ -19,7 +19,7 @@ from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from paumer.arguments import check_fields
+from paumer.arguments import at_least_one, check_fields
 from paumer.data.images import PIXEL_LIMIT
 from paumer.mode import FULL_SIZE
 
@@ -53,9 +53,8 @@ class Inference:
     def __post_init__(self) -> None:
         check_fields(self)
         for name in ("window", "stride", "batch"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}: give at least 1")
+            if (value := getattr(self, name)) is not None:
+                at_least_one(value, name)
         if not self.scales or not all(0 < scale < math.inf for scale in self.scales):
             raise ValueError(f"scales are {self.scales}: give at least one, all above 0 and finite")
         if self.stride and self.window and self.stride > self.window:

@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from paumer.arguments import at_least_one
 from paumer.data.groups import group_images
 from paumer.data.samples import Dataset, spread
 from paumer.disk import new_beside
@@ -68,8 +69,7 @@ class TuneSettings:
 
     def __post_init__(self) -> None:
         for name in ("most", "finalists", "batch", "timed_batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: give at least 1")
+            at_least_one(getattr(self, name), name)
         if not self.template.pause:  # Such a mode forgets how it would pause.
             raise ValueError(f'nothing pauses in the template "{self.template}": give any stages')
 
