@@ -77,10 +77,13 @@ def walk(page: Page, file: Path) -> None:
     stops = page.locator("#ticks > *").count()
     page.locator("#dial").focus()
     page.keyboard.press("Home")
-    for _ in range(stops):
+    for stop in range(stops):
+        if stop:
+            page.keyboard.press("ArrowRight")
+        mode = page.locator("#mode").input_value()
+        expect(page.locator("#with-name")).to_have_text("no pausing" if mode == "none" else mode)
         compared(page)
         look()
-        page.keyboard.press("ArrowRight")
     for layer in ("Paused", "Entropy", "Changed", "Overlay"):
         page.get_by_text(layer, exact=True).click()
         look()
@@ -105,7 +108,7 @@ def main() -> None:
         page.screenshot(path=arguments.out / "page.png")
         walk(page, arguments.out / "page-walk.webp")
         page.get_by_role("button", name="drive").click()
-        page.locator("#governor .chosen").nth(25).wait_for(state="attached")
+        page.locator("#governor .chosen").nth(9).wait_for(state="attached")
         page.screenshot(path=arguments.out / "page-video.png")
         page.close()
         phone = open_page(browser, address, PHONE, 2)
