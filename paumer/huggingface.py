@@ -60,6 +60,11 @@ class PaumerConfig(PreTrainedConfig):  # type: ignore[misc]  # Theirs is seen as
             self.dtype = "float32"
         super().__post_init__(**values)
 
+    def to_dict(self) -> dict[str, Any]:
+        """What transformers writes of it, and reads again."""
+        values: dict[str, Any] = super().to_dict()
+        return {**values.pop("paumer"), **values}
+
     def model_config(self) -> ModelConfig:
         """How the network is built."""
         return ModelConfig.from_json(self.paumer)
@@ -94,7 +99,6 @@ class PaumerForSemanticSegmentation(PreTrainedModel):  # type: ignore[misc]
         pixel_values: Float[Tensor, "b 3 h w"],
         labels: Int[Tensor, "b h w"] | None = None,
         mode: ModeLike | None = None,
-        **_: object,
     ) -> SemanticSegmenterOutput:
         """Logits of the images' size, and the cross entropy where ``labels`` are given (255: none).
 
@@ -138,9 +142,12 @@ class PaumerForSemanticSegmentation(PreTrainedModel):  # type: ignore[misc]
         ]
         return torch.stack(each).to(images.device)
 
-    def save_pretrained(self, save_directory: str | Path, **_: object) -> None:
-        """Write a model directory, which `paumer.load` reads too."""
-        self.network.save_pretrained(save_directory)
+    def save_pretrained(
+        self, save_directory: str | Path, is_main_process: bool = True, **options: Any
+    ) -> None:
+        """Write a model directory, which `paumer.load` reads too; the mode is not part of it."""
+        if is_main_process:
+            self.network.save_pretrained(save_directory, **options)
 
 
 class PaumerImageProcessor(BaseImageProcessor):  # type: ignore[misc]
@@ -175,7 +182,6 @@ class PaumerImageProcessor(BaseImageProcessor):  # type: ignore[misc]
         self,
         images: ImageLike | list[ImageLike] | tuple[ImageLike, ...],
         return_tensors: str = "pt",
-        **_: object,
     ) -> BatchFeature:
         """``pixel_values`` of one image or of several that are scaled to one size."""
         several = images if isinstance(images, list | tuple) else [images]

@@ -1,7 +1,12 @@
 """Model directories in transformers: the same labels as by predict, without a network."""
 
+import inspect
 import json
+import os
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,6 +80,78 @@ def test_the_pipeline_gives_the_labels_of_predict(directory, settings, mode, cap
     assert not caplog.records
 
 
+def test_a_batch_gives_the_labels_of_each(directory):
+    path = directory("model", trained_side=64)
+    pipe = transformers.pipeline("image-segmentation", model=str(path))
+    model, images = paumer.load(path), [noise(seed, (130, 97)) for seed in range(3)]
+    several = pipe([Image.fromarray(image) for image in images], batch_size=2)
+    for image, found in zip(images, several, strict=True):
+        assert np.array_equal(labels_of(found, (97, 130)), model.predict(image).labels)
+    sizes = [noise(0, (96, 64)), noise(1, (64, 96)), noise(2, (130, 97))]
+    for image, found in zip(sizes, pipe([Image.fromarray(one) for one in sizes]), strict=True):
+        assert np.array_equal(labels_of(found, image.shape[:2]), model.predict(image).labels)
+
+
+AGAIN = """
+import sys
+import numpy as np
+from PIL import Image
+from transformers import pipeline
+from paumer.huggingface import register
+
+register()
+directory, mode, image, out = sys.argv[1:]
+pipe = pipeline("image-segmentation", model=directory, model_kwargs={"mode": mode})
+names = list(pipe.model.config.id2label.values())
+with Image.open(image) as opened:
+    labels = np.zeros((opened.height, opened.width), np.uint8)
+for part in pipe(image):
+    labels[np.asarray(part["mask"]) > 0] = names.index(part["label"])
+np.save(out, labels)
+"""
+
+
+@pytest.mark.parametrize("settings", [{"short_side": 80}, {"window": 48, "stride": 32}])
+def test_what_transformers_saved_is_read_by_another_process(directory, settings, tmp_path):
+    pipe = transformers.pipeline("image-segmentation", model=str(directory("model", **settings)))
+    with torch.no_grad():
+        pipe.model.decoder.head.bias.add_(torch.randn(len(NAMES)) / 10)
+    pipe.save_pretrained(tmp_path / "saved")
+    Image.fromarray(noise(0, (130, 97))).save(tmp_path / "a.png")
+    arguments = (tmp_path / "saved", "2:0.5", tmp_path / "a.png", tmp_path / "labels.npy")
+    done = subprocess.run(
+        [sys.executable, "-c", AGAIN, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(Path(paumer.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = paumer.load(tmp_path / "saved").predict(tmp_path / "a.png", "2:0.5").labels
+    assert len(np.unique(expected)) > 1
+    assert np.array_equal(np.load(tmp_path / "labels.npy"), expected)
+
+
+def test_a_configuration_alone_is_saved_and_read(directory, tmp_path):
+    path = directory("model", short_side=80)
+    config = transformers.AutoConfig.from_pretrained(path, mode="fast")
+    config.save_pretrained(tmp_path / "config")
+    again = transformers.AutoConfig.from_pretrained(tmp_path / "config")
+    assert again.model_config() == config.model_config()
+    assert (again.mode, again.id2label) == ("fast", dict(enumerate(NAMES)))
+    fresh = transformers.AutoModelForSemanticSegmentation.from_config(again)
+    assert fresh(torch.zeros(1, 3, 32, 48), mode="none").logits.shape == (1, 12, 32, 48)
+
+
+def test_what_trainers_ask_of_a_model(directory, tmp_path):
+    """A loss that is a mean is divided by theirs; only the first process writes."""
+    model = transformers.AutoModelForSemanticSegmentation.from_pretrained(directory("model"))
+    kinds = [item.kind for item in inspect.signature(model.forward).parameters.values()]
+    assert inspect.Parameter.VAR_KEYWORD not in kinds  # Or they count pixels instead.
+    model.save_pretrained(tmp_path / "other", state_dict=None, is_main_process=False)
+    assert not (tmp_path / "other").exists()
+
+
 def test_the_built_in_model_in_the_pipeline():
     """Its file holds weights in 16 bits, with which labels would differ."""
     from paumer.model.directory import find_model
@@ -136,6 +213,9 @@ def test_what_cannot_be_done_is_said(directory):
     different = [np.zeros((32, 48, 3), np.uint8), np.zeros((32, 32, 3), np.uint8)]
     with pytest.raises(ValueError, match="images of 48x32 and 32x32 pixels make no batch"):
         processor(images=different)
+    for call in (lambda: model(images, mood="fast"), lambda: processor(different, do_resize=False)):
+        with pytest.raises(TypeError, match="got an unexpected keyword argument"):
+            call()
 
 
 def test_loading_warns_of_nothing(directory):
