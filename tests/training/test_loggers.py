@@ -37,6 +37,18 @@ def test_names_of_metrics_are_those_that_loggers_take(tmp_path):
     assert seen[2:] == [{"lr": 1}]
 
 
+def test_tensorboard_holds_the_numbers(tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    board = loggers.make_loggers(["tensorboard"], tmp_path)
+    for step in (1, 2):
+        loggers.log_metrics(board, {"loss": 1 / step, "miou 3:0.4": step / 4}, step)
+    loggers.finish(board, "success")
+    kept = events.EventAccumulator(str(tmp_path / "tensorboard"))
+    kept.Reload()
+    found = {tag: [(s.step, s.value) for s in kept.Scalars(tag)] for tag in kept.Tags()["scalars"]}
+    assert found == {"loss": [(1, 1.0), (2, 0.5)], "miou 3:0.4": [(1, 0.25), (2, 0.5)]}
+
+
 @pytest.mark.slow
 def test_an_unknown_logger_is_named(tiny, tmp_path, monkeypatch):
     pytest.importorskip("pytorch_lightning")
@@ -65,7 +77,7 @@ def test_the_loggers_of_a_run_are_kept(tiny, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::Warning:mlflow", "ignore::Warning:pytorch_lightning")
-def test_mlflow_and_callbacks_get_the_numbers_of_the_table(tiny, tmp_path, monkeypatch):
+def test_mlflow_csv_and_callbacks_get_the_numbers_of_the_table(tiny, tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed")
     pytest.importorskip("pytorch_lightning", reason="Lightning's loggers are not installed")
     store = f"file:{tmp_path / 'store'}"
@@ -75,11 +87,15 @@ def test_mlflow_and_callbacks_get_the_numbers_of_the_table(tiny, tmp_path, monke
     options = plain_options(
         replace(tiny, out=tmp_path / "run", steps=3, val_mode=("none", "2:0.5"))
     )
-    options |= {"val_mode": tuple(options["val_mode"]), "logger": "mlflow"}
+    options |= {"val_mode": tuple(options["val_mode"]), "logger": ("mlflow", "csv")}
     out = paumer.train(**options, callbacks=[lambda step, values: heard.append((step, values))])
     with (out / "metrics.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert not (out / "tensorboard").exists()
+    (table,) = out.glob("csv/**/metrics.csv")
+    with table.open() as file:
+        last = list(csv.DictReader(file))[-1]
+    assert float(last["miou 2-0.5"]) == pytest.approx(float(row["miou 2:0.5"]), rel=1e-5)
 
     client = mlflow.MlflowClient(store)
     experiment = client.get_experiment_by_name("paumer")
