@@ -75,9 +75,11 @@ def evaluate(  # The options of the command, by their names.
 
         tallies = model.evaluate("photos/data.yaml", ["none", "fast"])
 
-    ``data`` is a data set or what ``--data`` takes; ``mode`` is one or several. ``limit`` counts on
-    so many images, spread over the split. Started by torchrun, every process counts its part and
-    all get the sum.
+    ``model`` is a loaded one or what `load` takes; ``data`` is a data set, or what ``--data`` takes
+    and its ``split``; ``mode`` is one or several. ``limit`` counts on so many images, spread over
+    the split. ``inference`` cuts, repeats and batches them, ``by_size`` also counts objects by
+    their size, and ``device`` moves the model. ``progress`` is called with the images done and all.
+    Started by torchrun, every process counts its part and all get the sum.
     """
     from paumer.study import accuracy
 
@@ -108,6 +110,13 @@ def sweep(  # The options of the command, by their names.
     progress: StepProgress = lambda *_: None,
 ) -> list[Measurement]:
     """The accuracy and speed of a whole grid of modes, also written to the folder ``out``.
+
+        found = model.sweep("runs/sweep", "photos/data.yaml", ["none", "3:0.4", "3:0.4 exit"])
+
+    ``grid`` is paper, one, two or count, or modes. ``batch`` images are counted together. ``speed``
+    is predicted from this machine's cost table, measured, or none, with ``speed_batch`` images at a
+    time. ``progress`` is called with what is done, how much of it and of how much. ``model``,
+    ``data``, ``split``, ``limit`` and ``device`` are as in `evaluate`.
 
     What modes share is computed once. A sweep that was stopped resumes. Started by torchrun, every
     process counts its part, and the first one times, writes and returns the measurements.
@@ -164,8 +173,11 @@ def tune(  # The options of the command, by their names.
         model.predict("street.jpg", "quick")
 
     Give one of ``latency_ms``, ``speed_up`` and ``max_drop`` (points of mIoU). In ``mode`` the word
-    auto stands for the stages that are searched, as in ``auto exit by=neighbours``. The points of a
-    built-in or hub model go to a copy in the working directory.
+    auto stands for the stages that are searched, as in ``auto exit by=neighbours``. ``name`` is
+    that of the point (default: the budget), ``out`` a folder for counts (default: in the model's),
+    ``settings`` a `TuneSettings`. The others are as in `sweep`: ``model``, ``data``, ``split``,
+    ``limit``, ``device``, ``progress``. The points of a built-in or hub model go to a copy in the
+    working directory.
     """
     from paumer.study import tuning
     from paumer.study.tradeoff import Budget
@@ -214,7 +226,13 @@ def bench(  # The options of the command, by their names.
 ) -> "SpeedReport":
     """The speed of modes in one interleaved run: ``.measurements``.
 
-    ``input`` is a side or WIDTHxHEIGHT: noise of that size runs, or the ``images`` of a folder.
+        report = model.bench(["3:0.4", "fast"], input="640x480")
+
+    ``model`` is a loaded one, what `load` takes, or a network; ``mode`` is one or several, or
+    paper. ``input`` is a side or WIDTHxHEIGHT: noise of that size runs, or the ``images`` of a
+    folder, ``batch`` at a time; auto takes the fastest number. ``engine`` is one or several of
+    those of `load`. ``settings`` is a `SpeedSettings`: rounds, threads, precision. ``device`` and
+    ``progress`` are as in `evaluate`.
     """
     from paumer.study import speed
 
@@ -244,6 +262,8 @@ def bench(  # The options of the command, by their names.
         batch = speed.best_batch(network, seen[:1].to(where), settings)
     seen = seen.repeat(-(-batch // len(seen)), 1, 1, 1)[:batch].to(where)
     names = [engine] if isinstance(engine, str) else list(dict.fromkeys(engine))
+    if not names:
+        raise ValueError("engine is an empty list: give at least one, such as torch")
     with TemporaryDirectory() as folder:
         engines = own or {
             name: make_engine(name, network, settings.threads, onnx.export_onnx, Path(folder))
@@ -295,10 +315,13 @@ def export(  # The options of the command, by their names.
 
         model.export("mine.onnx", "fast")
 
-    It runs in ``mode`` where none is given; for OpenVINO in that mode alone, and with ``input`` on
-    images of that size too. It is verified on 20 ``images`` of a folder, or on the sample set and
-    synthetic scenes. With ``calibrate`` it is in 8 bits, by ranges seen on 24 images of that data's
-    train split, and refused if it loses more than ``max_drop`` points of mIoU on ``split``.
+    ``model`` is a loaded one or what `load` takes. Other programs get the ``output`` from
+    ``pixels`` that are RGB bytes or normalised. The file ``out`` runs in ``mode`` where none is
+    given; in the ``format`` openvino in that mode alone, and with ``input`` on images of that size
+    too. It is verified on 20 ``images`` of a folder, or on the sample set and synthetic scenes.
+    With ``calibrate`` it is in 8 bits, by ranges seen on 24 images of that data's train split, and
+    refused if it loses more than ``max_drop`` points of mIoU on ``limit`` images of ``split``.
+    ``progress`` is called with the steps done and all.
     """
     out, script = Path(out), verify.script_of(Path(out), format == "program")
     predictor = _opened(model)
@@ -347,9 +370,11 @@ def _by_fields(options: Callable[P, TrainCall]) -> Callable[P, Path]:
     def train(*args: P.args, **kwargs: P.kwargs) -> Path:
         """Train a segmenter once for many modes and return the run directory.
 
-        The arguments are the options of `paumer train`, and ``callbacks``: functions that are
-        called after each step with its number and its loss, after a validation also with the mIoU
-        of each mode. Messages go to the logger ``paumer``.
+            run = paumer.train(data="photos/data.yaml", out="runs/mine", init="street-tiny")
+
+        The arguments are the options of `paumer train`, of which `paumer train --help` tells, and
+        ``callbacks``: functions that are called after each step with its number and its loss, after
+        a validation also with the mIoU of each mode. Messages go to the logger ``paumer``.
         """
         log, call = logging.getLogger("paumer").info, options(*args, **kwargs)
         return Path(training_module().train(call.options(), log, callbacks=call.callbacks))
@@ -367,7 +392,7 @@ train = _by_fields(TrainCall)
 def resume(
     directory: str | Path, steps: int | None = None, callbacks: Sequence[Callback] = ()
 ) -> Path:
-    """Resume the training in a run directory, exactly as if it had not stopped.
+    """Resume the training in a run ``directory``, exactly as if it had not stopped.
 
     ``steps`` extends it to so many; ``callbacks`` are called after each step.
     """

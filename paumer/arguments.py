@@ -5,12 +5,14 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, wraps
 from inspect import Parameter, signature
+from io import IOBase
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from paumer.untrusted import quoted
 
+_LONGEST = 4096  # Characters of a text: as many as a path can have.
 F = TypeVar("F", bound=Callable[..., object])
 _WORDS = {
     int: "a whole number",
@@ -32,7 +34,7 @@ def checked(function: F) -> F:
     kinds = {
         name: item.annotation
         for name, item in known.parameters.items()
-        if item.annotation is not Parameter.empty
+        if item.annotation is not Parameter.empty and item.kind is not Parameter.VAR_KEYWORD
     }
 
     @wraps(function)
@@ -42,7 +44,7 @@ def checked(function: F) -> F:
         except TypeError:  # A name that there is not: the call itself says it.
             given = {}
         for name, value in given.items():
-            _check(name, value, kinds.get(name, object))
+            check(name, value, kinds.get(name, object))
         return function(*args, **kwargs)
 
     return cast(F, call)
@@ -52,7 +54,7 @@ def check_fields(value: Any) -> None:
     """Raise a TypeError where a field of a dataclass does not fit its annotation."""
     kinds = _kinds_of(cast(Hashable, type(value)))
     for item in fields(value):
-        _check(item.name, getattr(value, item.name), kinds[item.name])
+        check(item.name, getattr(value, item.name), kinds[item.name])
 
 
 @cache
@@ -60,12 +62,19 @@ def _kinds_of(kind: Hashable) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _check(name: str, value: object, kind: Any) -> None:
+def check(name: str, value: object, kind: Any) -> None:
+    """Raise a TypeError where the argument of that name does not fit its annotation."""
     if not fits(value, kind):
-        given = quoted(value)
-        if not isinstance(value, str | int | float | list | tuple | dict | None):
+        given, shape = quoted(value), getattr(value, "shape", None)
+        if isinstance(shape, tuple) and shape:  # A number of numpy's has none.
+            given = f"of shape {tuple(shape)} and type {getattr(value, 'dtype', None)}"
+        elif shape != () and not isinstance(value, str | int | float | list | tuple | dict | None):
             given = f"of type {type(value).__name__}"
         raise TypeError(f"{name} is {given}: give {in_words(kind)}")
+    if isinstance(value, str | Path) and (len(text := str(value)) > _LONGEST or "\0" in text):
+        raise ValueError(
+            f"{name} is {quoted(text)}: give at most {_LONGEST} characters, none of them null"
+        )
 
 
 def fits(value: object, kind: Any) -> bool:
@@ -81,13 +90,16 @@ def fits(value: object, kind: Any) -> bool:
         return alike and all(map(fits, cast(Sequence[object], value), parts))
     if origin in (tuple, Sequence, Iterable):
         listed = isinstance(value, list | tuple)
-        if isinstance(value, str | bytes) or not (listed or isinstance(value, Iterable)):
+        if isinstance(value, str | bytes | IOBase) or not (listed or isinstance(value, Iterable)):
             return False
         if not listed:
             return origin is Iterable
         return all(fits(item, parts[0]) for item in cast(Sequence[object], value))
     if origin in (Mapping, dict):
-        return isinstance(value, Mapping)
+        names, values = parts
+        return isinstance(value, Mapping) and all(
+            fits(name, names) and fits(item, values) for name, item in value.items()
+        )
     if origin is Callable:
         return callable(value)
     if parts:
@@ -95,7 +107,7 @@ def fits(value: object, kind: Any) -> bool:
     if kind is int:
         return type(value) is int and abs(value) < 2**63
     if kind is float:
-        return type(value) in (int, float)
+        return type(value) is float or (type(value) is int and abs(value) < 2**63)
     return isinstance(value, kind) if isinstance(kind, type) else True
 
 
@@ -122,7 +134,7 @@ def in_words(kind: Any) -> str:
     if origin in (tuple, Sequence, Iterable):
         return f"a list, each {in_words(parts[0])}"
     if origin in (Mapping, dict):
-        return "a dictionary"
+        return f"a dictionary of {in_words(parts[0])} to {in_words(parts[1])}"
     if origin is Callable:
         return "a function"
     if parts:

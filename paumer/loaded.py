@@ -12,6 +12,7 @@ from paumer.arguments import checked
 from paumer.exporting.onnx import export_onnx
 from paumer.inference.opening import open_model
 from paumer.inference.predictor import Predictor
+from paumer.untrusted import quoted
 
 P = ParamSpec("P")
 
@@ -24,12 +25,13 @@ def _from_itself(function: Callable[P, Path]) -> "Callable[Concatenate[Model, P]
 
             mine = paumer.load("street-tiny").train(data="photos/data.yaml", out="runs/mine")
 
-        The arguments are the options of `paumer train`; ``data`` and ``out`` are the two that
-        matter. Classes of the same name keep their weights. This model stays as it is.
+        The arguments are the options of `paumer train`, of which `paumer train --help` tells;
+        ``data`` and ``out`` are the two that matter. Classes of the same name keep their weights.
+        This model stays as it is.
         """
         if "init" in kwargs:
             raise ValueError(
-                f"init is {kwargs['init']!r}, but model.train starts from the model itself: "
+                f"init is {quoted(kwargs['init'])}, but model.train starts from the model itself: "
                 f"leave it out, or call paumer.train"
             )
         self.weights()  # Of an exported file there are none to start from.
@@ -66,7 +68,7 @@ def load(
     engine: str = "torch",
     threads: int | None = None,
 ) -> Model:
-    """The model of that name: a directory, a run, an exported file, a built-in name or a hub id.
+    """The model of that ``name``: a directory, run, exported file, built-in name or hub id.
 
         model = paumer.load("street-tiny")  # or "runs/mine", "mine.onnx"
         result = model.predict("street.jpg", mode="balanced")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
+from paumer.arguments import check_fields, checked
 from paumer.mode import UNPAUSED, Mode
 from paumer.pause_config import PauseConfig
 
@@ -47,6 +48,9 @@ class Measurement:
     where: str | None = None
     when: str | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def __repr__(self) -> str:
         names = ("miou", "images_per_second", "speed_up", "mac_ratio")
         known = [(name, value) for name in names if (value := getattr(self, name)) is not None]
@@ -59,11 +63,14 @@ class Measurement:
         return {**known, "mode": str(self.mode)}
 
     @classmethod
+    @checked
     def from_json(cls, values: Mapping[str, object]) -> Self:
         """The measurement written by ``to_json``, or by paumer 0.1."""
         known: dict[str, Any] = {_RENAMED.get(name, name): v for name, v in values.items()}
         if "mode" in known:
             return cls(**{**known, "mode": Mode.parse(known["mode"])})
+        if "pause" not in known:
+            raise ValueError('neither "mode" nor "pause" is given: give what to_json gave')
         mode = Mode(
             pause=PauseConfig.parse(known.pop("pause")),
             criterion=known.pop("criterion", "entropy"),

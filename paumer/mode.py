@@ -138,6 +138,8 @@ class Mode:
     @classmethod
     def parse(cls, text: str) -> Self:
         """The mode spelled by ``text``, such as ``3:0.4,9:0.9 exit by=neighbours``."""
+        if not isinstance(text, str):
+            raise TypeError(f'{short(text)} is not a mode: give its text, such as "3:0.4 exit"')
         # Stages may be written with blanks, as in "3:0.2, 5:0.4".
         joined = re.sub(r":\s*~\s*", ":~", re.sub(r"\s*([,:<])\s*", r"\1", text))
         stages, *words = joined.split() or ["none"]

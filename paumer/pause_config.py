@@ -49,6 +49,12 @@ def _pairs(stages: Any) -> Sequence[tuple[Any, Any]]:
     raise TypeError(f"stages are {short(stages)}: give pairs of a block and a ratio, ((3, 0.4),)")
 
 
+def _is_range(value: object) -> bool:
+    """Whether a value is the least and the most of ratios."""
+    listed = isinstance(value, Sequence) and len(value) == 2
+    return listed and all(isinstance(end, Real) for end in value)
+
+
 @dataclass(frozen=True, slots=True)
 class PauseConfig:
     """Pauses in the order they happen: ``((3, 0.2), (5, 0.4))`` is spelled ``3:0.2,5:0.4``.
@@ -107,6 +113,10 @@ class PauseConfig:
     @classmethod
     def parse(cls, text: str) -> Self:
         """The configuration spelled by ``text``, such as ``3:0.2,5:0.4`` or ``none``."""
+        if not isinstance(text, str):
+            raise TypeError(
+                f'{short(text)} is not a pause configuration: give its text, such as "3:0.4"'
+            )
         if text.strip() in ("none", ""):
             return cls()
         return cls(tuple(_parse_stage(part.strip(), text) for part in text.split(",")))
@@ -118,6 +128,10 @@ class PauseConfig:
         ``ranges`` gives each block that may be drawn its range of ratios. Nothing but the arguments
         decides, so every process and every resumed run draws alike.
         """
+        if not isinstance(ranges, Mapping) or not all(map(_is_range, ranges.values())):
+            raise TypeError(
+                f"ranges are {short(ranges)}: give blocks their ranges, such as {{3: (0.2, 0.8)}}"
+            )
         if not ranges:
             raise ValueError("no block to draw from: give at least one block its range of ratios")
         rng = random.Random(f"pause {seed} {step}")
@@ -127,7 +141,7 @@ class PauseConfig:
     def check(self, depth: int, early_exit: bool = False) -> None:
         """Raise unless a backbone of ``depth`` blocks can pause like this."""
         last = self.blocks[-1] if self else 0
-        if last > depth:
+        if last > whole("depth", depth):
             raise ValueError(
                 f"cannot pause after block {last}: this backbone has {depth} blocks "
                 f'(pause configuration "{self}")'

@@ -14,7 +14,7 @@ from torch import Tensor
 Tokens = Float[Tensor, "b t d"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Stage:
     """One pause: the tokens before it, which patches continued, and why.
 

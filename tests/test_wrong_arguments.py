@@ -1,6 +1,7 @@
 """A wrong argument to any public call is answered by one sentence that says what would do."""
 
 import inspect
+import math
 import re
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from PIL import Image
 
 import paumer
+from paumer import Mode
 from paumer.classes import CAMVID
 
 DATA = "scenes:2@96x64"
@@ -25,6 +27,10 @@ WRONG = {
     "array": np.zeros((2, 2)),
     "tensor": torch.zeros(2, 2),
     "type": int,
+    "not a number": math.nan,
+    "long text": "x" * 5000,
+    "null": "a\0b",
+    "large number": 10**30,
 }
 IMAGES = {
     "grey": np.zeros((8, 8), np.uint8),
@@ -37,11 +43,15 @@ IMAGES = {
     "names": np.array([["a"]]),
     "tensor of fractions": torch.zeros(8, 8, 3),
     "tensor, channels first": torch.zeros(3, 8, 8, dtype=torch.uint8),
+    "tensor of half numbers": torch.zeros(8, 8, 3, dtype=torch.bfloat16),
+    "tensor without content": torch.zeros(8, 8, 3, dtype=torch.uint8, device="meta"),
     "no image in bytes": b"not an image",
     "no bytes": b"",
     "several": [IMAGE, IMAGE],
 }
 SIZES = ("number", "none")
+SIZE = {"size": (64, 96)}
+HOW = {"mode": ("empty text",), "inference": ("none",)}
 # Each call, what is usually given, and for each argument the wrong values that are right.
 CALLS = {
     "load": ({}, {"name": (), "device": (), "engine": (), "threads": SIZES}),
@@ -101,6 +111,66 @@ CALLS = {
             "settings": ("none",),
         },
     ),
+    "Predictor": (
+        {},
+        {
+            "network": (),
+            "points": ("none",),
+            "engine": ("none",),
+            "source": ("name", "none", "empty text"),
+        },
+    ),
+    "mode": ({}, {"given": ("empty text",), "study": ()}),
+    "windows": (SIZE, {"size": (), **HOW}),
+    "macs": (SIZE, {"size": (), **HOW}),
+    "scaled": (SIZE, {"size": (), **HOW}),
+    "geometry": (SIZE, {"size": (), **HOW}),
+    "whole_geometry": (SIZE, {"size": ()}),
+    "network_inputs": ({"image": IMAGE}, {"image": (), **HOW}),
+    "whole_input": ({"image": IMAGE}, {"image": ()}),
+    "scaled_labels": ({"labels": IMAGE[..., 0]}, {"labels": (), "mode": ("empty text",)}),
+    "forward": (
+        {"images": torch.zeros(1, 3, 64, 96)},
+        {
+            "images": (),
+            "mode": ("empty text", "long text"),
+            "criterion": ("none", "type"),
+            "full_size": (),
+        },
+    ),
+    "forward_many": (
+        {"images": torch.zeros(1, 3, 64, 96), "modes": [Mode()]},
+        {
+            "images": (),
+            "modes": ("empty list",),
+            "given": (),
+            "each_step": ("none", "type"),
+        },
+    ),
+    "network macs": (SIZE, {"size": (), "mode": ("empty text",)}),
+    "from_pretrained": (
+        {"pretrained_model_name_or_path": "street-tiny"},
+        {"pretrained_model_name_or_path": (), "map_location": ()},
+    ),
+    "overlay": ({}, {"alpha": ("fraction",)}),
+    "blended": ({}, {"alpha": ("fraction",)}),
+    "tinted": ({}, {"alpha": ("fraction",), "colours": ("none", "empty list")}),
+    "entropy_map": ({}, {"full_size": ()}),
+    "probabilities": ({}, {"full_size": ()}),
+    "to_coco": ({}, {"file_name": ("name", "empty text"), "image_id": ("number",)}),
+    "save": (
+        {"directory": "new", "stem": "a"},
+        {
+            "directory": ("name", "empty text"),
+            "stem": ("name", "empty text"),
+            "kinds": ("empty list",),
+        },
+    ),
+    "open_dataset": ({"spec": DATA}, {"spec": (), "split": ()}),
+    "draw": ({"seed": 0, "step": 1}, {"ranges": ()}),
+    "check": ({"depth": 12}, {"depth": ("number", "large number")}),
+    "from_json": ({}, {"values": ()}),
+    "parse": ({}, {"text": ("empty text", "long text")}),
     "build_model": (
         {"backbone": "test_vit", "image_size": 64},
         {
@@ -131,12 +201,15 @@ CALLS = {
         },
     ),
 }
+OF_RESULTS = ("overlay", "blended", "tinted", "entropy_map", "probabilities", "to_coco", "save")
+OF_CHECKED = ("to", "evaluate", "sweep", "tune", "bench", "export", "train")
 VALUES = {
     "Inference": ("window", "stride", "batch", "scales", "flip"),
     "Mode": ("pause", "merge", "size", "protect", "criterion", "early_exit"),
     "PauseConfig": ("stages",),
     "Threshold": ("below",),
-    "Client": ("url",),
+    "Client": ("url", "retries", "timeout"),
+    "Measurement": ("mode", "miou", "images", "predicted"),
 }
 
 
@@ -153,15 +226,30 @@ def model(checked_model, unchecked):
     return unchecked("paumer.loaded").load(checked_model.source)
 
 
-@pytest.fixture
-def function_of(model, checked_model):
-    """A public function or method by its name."""
+@pytest.fixture(scope="module")
+def function_of(model, checked_model, unchecked):
+    """A public function or method by its name; where others check first, of the other paumer."""
+    network, result = model.network, model.predict(IMAGE, "2:0.5")
+    functions = {
+        "load": paumer.load,
+        "build_model": paumer.build_model,
+        "Predictor": unchecked("paumer.inference.predictor").Predictor,
+        "forward": network.forward,
+        "forward_many": network.forward_many,
+        "network macs": network.macs,
+        "from_pretrained": type(network).from_pretrained,
+        "open_dataset": unchecked("paumer.data.datasets").open_dataset,
+        "draw": unchecked("paumer.pause_config").PauseConfig.draw,
+        "check": unchecked("paumer.pause_config").PauseConfig.parse("3:0.4").check,
+        "from_json": unchecked("paumer.measurement").Measurement.from_json,
+        "parse": unchecked("paumer.mode").Mode.parse,
+        **{call: getattr(result, call) for call in OF_RESULTS},
+        **{call: getattr(checked_model, call) for call in OF_CHECKED},
+    }
 
     def give(call):
-        if call in ("load", "build_model"):
-            return getattr(paumer, call)
-        method = getattr(model if "predict" in call else checked_model, call)
-        return (lambda **given: list(method(**given))) if call == "predict_many" else method
+        function = functions.get(call) or getattr(model, call)
+        return (lambda **given: list(function(**given))) if call.endswith("_many") else function
 
     return give
 
@@ -250,6 +338,24 @@ def test_wrong_images(model, tmp_path_factory):
     assert what_is_wrong_with(model.predict, {"image": closed}) is None
 
 
+def test_images_of_pillow_that_cannot_be_read(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("files") / "a.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 96, 3), np.uint8)).save(path)
+    content = path.read_bytes()
+    with Image.open(path) as closed:
+        pass
+    path.write_bytes(content[: len(content) // 2])
+    with Image.open(path) as cut_short:
+        for image in (closed, cut_short, Image.new("F", (8, 8)), Image.new("RGB", (0, 8))):
+            assert what_is_wrong_with(model.predict, {"image": image}) is None
+
+
+def test_wrong_directories_to_save_in(model):
+    save = model.network.save_pretrained
+    for kind in set(WRONG) - {"name", "empty text"}:
+        assert what_is_wrong_with(save, {"save_directory": WRONG[kind]}) is None
+
+
 def test_several_images_are_sent_to_predict_batch(model):
     for several in ([IMAGE], ["a.png", "b.png"], (IMAGE, IMAGE), np.stack([IMAGE, IMAGE])):
         with pytest.raises((TypeError, ValueError), match="predict_batch"):
@@ -264,6 +370,25 @@ def test_wrong_models():
         assert what_is_wrong_with(paumer.bench, {"model": WRONG[kind]}) is None
 
 
+def test_values_without_use_are_refused(model):
+    for retries, timeout in ((-1, 1.0), (0, 0.0), (0, math.inf)):
+        with pytest.raises(ValueError, match="give at least 0 retries, and seconds above 0"):
+            paumer.Client("http://127.0.0.1:9", retries, timeout)
+    with pytest.raises(ValueError, match="threads is 0: give at least 1"):
+        paumer.load(model.source, threads=0)
+    with pytest.raises(ValueError, match="engine is an empty list"):
+        model.bench("2:0.5", input="64", engine=[])
+    with pytest.raises(ValueError, match='cannot use device "meta": it holds no weights'):
+        model.to("meta")
+    with pytest.raises(TypeError, match="the linear decoder has no option"):
+        paumer.build_model("test_vit", "linear", decoder_options={"depth": 1})
+
+
+def test_numbers_of_numpy_are_named_as_such(model):
+    with pytest.raises(TypeError, match=r"^limit is np.int64\(3\): give a whole number or None$"):
+        model.evaluate(DATA, limit=np.int64(3))
+
+
 def test_checks_do_not_hide_signatures():
     assert "image" in inspect.signature(paumer.Model.predict).parameters
-    assert inspect.getdoc(paumer.load).startswith("The model of that name")
+    assert inspect.getdoc(paumer.load).startswith("The model of that ``name``")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from paumer.arguments import checked
 from paumer.classes import CAMVID
 from paumer.data.data_yaml import open_plan, open_yaml, yaml_splits
 from paumer.data.folders import FolderDataset
@@ -83,7 +84,8 @@ class JoinedDataset(Dataset):
         return part, index
 
 
-def open_dataset(spec: str, split: str = "train") -> Dataset:
+@checked
+def open_dataset(spec: str | Path, split: str = "train") -> Dataset:
     """The data set of that name: sample, scenes, camvid:DIR and the like, or a data.yaml.
 
     The sample is eight small scenes in files. Scenes come as `scenes`, `scenes:COUNT` or
@@ -91,7 +93,7 @@ def open_dataset(spec: str, split: str = "train") -> Dataset:
     `camvid:DIR+scenes:400`. Images without a mask, masks without an image and files of the same
     name are a ValueError.
     """
-    dataset = list_dataset(spec, split)
+    dataset = list_dataset(str(spec), split)
     if dataset.problems:
         others = len(dataset.problems) - 1
         more = f" (and {others} more such problems)" if others else ""

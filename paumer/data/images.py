@@ -76,6 +76,20 @@ def read_image(
     return _to_rgb(_upright(_load(source, (most, longest), SUSPICIOUS)[0]), source_name(source))
 
 
+def from_pillow(image: Image.Image) -> Pixels:
+    """An image of Pillow's as uint8 RGB (h w 3), as it lies: its EXIF orientation is its owner's.
+
+    It may be a file that Pillow has not read yet.
+    """
+    try:
+        image.load()
+    except Exception as error:  # Decoders raise almost anything, and so does a closed file.
+        raise ValueError(
+            f"cannot read the image of Pillow's: it is closed, damaged or cut short ({error})"
+        ) from error
+    return _to_rgb(image, "the image of Pillow's")
+
+
 def read_folder(folder: Path, most: int) -> list[Pixels]:
     """The first images of a folder, of which there must be some."""
     files = sorted(path for path in folder.glob("*") if path.suffix.lower() in SUFFIXES)[:most]
@@ -138,7 +152,11 @@ def _load(
 def open_file(path: str | Path) -> BufferedReader:
     """A file to read from; a pipe, a device or a folder is an OSError, without waiting for it."""
     # Opening a pipe would wait until somebody writes to it.
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        handle = os.open(path, flags)
+    except ValueError as error:  # Null in the name.
+        raise OSError(str(error)) from error
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise OSError("it is not a file")

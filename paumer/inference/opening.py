@@ -30,6 +30,8 @@ def open_model(
 
     ``export`` writes the files that some engines run.
     """
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads is {threads}: give at least 1, or None for all")
     if is_exported(name):
         return open_file(kind, Path(name), engine, threads)
     directory = find_model(str(name))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from paumer.arguments import checked
 from paumer.classes import ClassSet, distinct_colours
-from paumer.data.images import read_image
+from paumer.data.images import from_pillow, read_image
 from paumer.data.transforms import normalise
 from paumer.inference.engines import Engine, TorchEngine
 from paumer.inference.result import Pixels, Segmentation
@@ -48,6 +48,7 @@ _ONE_IMAGE = (
 class Predictor:
     """A network with all it needs to take images as they are and give labels of their size."""
 
+    @checked
     def __init__(
         self,
         network: PausingSegmenter,
@@ -119,6 +120,7 @@ class Predictor:
         """The modes of the operating points, by name."""
         return {name: point.mode for name, point in self.points.items()}
 
+    @checked
     def mode(self, given: ModeLike, study: bool = False) -> Mode:
         """The mode that is meant: itself, its text, or an operating point's name.
 
@@ -239,8 +241,10 @@ class Predictor:
                 same = [replace(modes[number], size=None) for number in group]
                 for number, logits, *maps in self.engine.answers(images, same, given):
                     each = zip(part, logits.float().cpu(), *(m.cpu() for m in maps), strict=True)
-                    for (plan, corner), *found in each:
-                        plan.logits[corner], plan.paused[corner], plan.merged[corner] = found
+                    for (plan, corner), own, paused, merged in each:
+                        # A copy: a result must not keep those of its whole batch.
+                        plan.logits[corner] = own.clone()
+                        plan.paused[corner], plan.merged[corner] = paused, merged
                     if part is parts[-1]:
                         yield group[number]
 
@@ -257,6 +261,7 @@ class Predictor:
             raise ValueError(f"a stride of {stride} means nothing without a window: give both")
         return replace(inference, window=window, stride=stride)
 
+    @checked
     def geometry(
         self, size: Size, mode: ModeLike = UNPAUSED, inference: Inference | None = None
     ) -> Geometry:
@@ -278,22 +283,26 @@ class Predictor:
         trained = None if inference and inference.window else self.config.trained_side
         return asked or short_side_of(size, self.config.short_side, trained)
 
+    @checked
     def scaled(
         self, size: Size, mode: ModeLike = UNPAUSED, inference: Inference | None = None
     ) -> Size:
         """The (height, width) to which an image of that size is scaled before it is cut."""
         return scaled_size(size, self._short_side(size, self.mode(mode, True).size, inference))
 
+    @checked
     def whole_geometry(self, size: Size) -> Geometry:
         """How an image of that (height, width) is scaled where it is never cut."""
         return Geometry.of(size, self.patch, self._short_side(size, None, None))
 
+    @checked
     def windows(
         self, size: Size, mode: ModeLike = UNPAUSED, inference: Inference | None = None
     ) -> int:
         """Into how many windows an image of that (height, width) is cut."""
         return len(self.geometry(size, mode, inference).corners)
 
+    @checked
     def macs(
         self, size: Size, mode: ModeLike = UNPAUSED, inference: Inference | None = None
     ) -> int:
@@ -301,6 +310,7 @@ class Predictor:
         geometry, mode = self.geometry(size, mode, inference), self.mode(mode, study=True)
         return len(geometry.corners) * self.network.macs(geometry.window, replace(mode, size=None))
 
+    @checked
     def scaled_labels(
         self, labels: UInt8[np.ndarray, "h w"], mode: ModeLike = UNPAUSED
     ) -> UInt8[np.ndarray, "_h _w"]:
@@ -312,6 +322,7 @@ class Predictor:
         )
         return np.asarray(labels[rows][:, columns])
 
+    @checked
     def network_inputs(
         self, image: Pixels, mode: ModeLike = UNPAUSED, inference: Inference | None = None
     ) -> Windows:
@@ -320,6 +331,7 @@ class Predictor:
         windows = [(plan, corner) for corner in plan.geometry.corners]
         return pad_to_patches(self._normalised(windows), self.patch)
 
+    @checked
     def whole_input(self, image: Pixels) -> Float[Tensor, "1 3 _h _w"]:
         """An image as the network sees it whole, at the size it was trained for."""
         plan = Plan.of(image, self.whole_geometry((image.shape[0], image.shape[1])))
@@ -337,14 +349,15 @@ def as_pixels(image: ImageLike) -> Pixels:
     if isinstance(image, str | Path | bytes):
         return read_image(image)
     if isinstance(image, Image.Image):
-        return np.asarray(image.convert("RGB"))
-    if isinstance(image, Tensor):
+        return from_pillow(image)
+    if isinstance(image, Tensor) and image.dtype == torch.uint8 and not image.is_meta:
         image = image.numpy(force=True)
-    if not isinstance(image, np.ndarray):
+    if not isinstance(image, np.ndarray | Tensor):
         given = "None" if image is None else type(image).__name__
         raise TypeError(f"{given} is not an image: {_ONE_IMAGE}")
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+    if isinstance(image, Tensor) or image.dtype != np.uint8 or image.shape[2:] != (3,):
+        shape = tuple(image.shape)
         raise ValueError(
-            f"an image of shape {image.shape} and type {image.dtype} was given: {_ONE_IMAGE}"
+            f"an image of shape {shape} and type {image.dtype} was given: {_ONE_IMAGE}"
         )
     return image

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
 from paumer import drawing
+from paumer.arguments import checked
 from paumer.classes import ClassSet, Colour, paint
 from paumer.inference.outlines import Ring, outlines, run_lengths
 from paumer.inference.tiles import Answer, full_probabilities
@@ -28,7 +29,7 @@ _DARK, _LIGHT = (38, 40, 44), (235, 235, 230)  # Stripes of merged patches.
 _BLOCK_COLOURS = ((0, 158, 115), (204, 121, 167), (230, 159, 0), (86, 180, 233), (240, 228, 66))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Segmentation:
     """An image's labels, and where the work went.
 
@@ -66,6 +67,7 @@ class Segmentation:
         counts = np.bincount(self.labels.ravel(), minlength=len(self.classes.names))
         return dict(zip(self.classes.names, (counts / self.labels.size).tolist(), strict=False))
 
+    @checked
     def probabilities(self, full_size: bool = True) -> Float[np.ndarray, "classes _h _w"]:
         """The probability of each class at each pixel, or at each cell of the coarse grid.
 
@@ -85,6 +87,7 @@ class Segmentation:
         """
         return {name: outlines(self.labels == label) for label, name in self._present()}
 
+    @checked
     def to_coco(self, file_name: str = "", image_id: int = 1) -> dict[str, list[CocoEntry]]:
         """The labels as the content of a COCO file: a mask in runs for each class in the image.
 
@@ -118,6 +121,7 @@ class Segmentation:
         found = np.unique(self.labels).tolist()
         return [(label, self.classes.names[label]) for label in found if label < len(self.classes)]
 
+    @checked
     def overlay(self, alpha: float = 0.5) -> Image.Image:
         """The image with its classes painted over it, and a legend."""
         colours, ratios = self.classes.colours, self.class_ratios().items()
@@ -136,6 +140,7 @@ class Segmentation:
             entries.append(("merged into a similar patch (striped)", share, _DARK))
         return drawing.with_legend(self.tinted(), entries)
 
+    @checked
     def tinted(self, alpha: float = 0.6, colours: Sequence[Colour] | None = None) -> Pixels:
         """The image with each paused patch tinted by the block it paused after.
 
@@ -164,6 +169,7 @@ class Segmentation:
         large: UInt8[np.ndarray, "h w"] = grid[rows][:, columns]
         return large
 
+    @checked
     def blended(self, alpha: float = 0.5) -> Pixels:
         """The image with its classes painted over it."""
         return drawing.overlay(self.image, self.painted(), alpha)
@@ -172,6 +178,7 @@ class Segmentation:
         """The labels in the colours of their classes."""
         return paint(self.labels, self.classes)
 
+    @checked
     def entropy_map(self, full_size: bool = True) -> Pixels:
         """The image's entropy: dark where the network is sure, bright where it is not.
 
@@ -183,6 +190,7 @@ class Segmentation:
             grid = grid.resize(self.labels.shape[::-1], Image.Resampling.BILINEAR)
         return _GLOW.take(np.asarray(grid), 0)
 
+    @checked
     def save(
         self, directory: str | Path, stem: str, kinds: Sequence[str] = ("mask", "overlay", "paused")
     ) -> list[Path]:

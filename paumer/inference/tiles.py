@@ -325,7 +325,7 @@ class Plan:
         cls, image: UInt8[np.ndarray, "h w 3"], geometry: Geometry, mirrored: bool = False
     ) -> Self:
         """The plan of an image, scaled and mirrored."""
-        pixels = torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
+        pixels = torch.from_numpy(np.require(image.transpose(2, 0, 1), requirements=["C", "W"]))
         size = geometry.scaled
         if size != geometry.size:  # Smoothed when it gets smaller, as training crops are.
             pixels = F.interpolate(pixels[None], size=size, mode="bilinear", antialias=True)[0]

@@ -22,12 +22,14 @@ def build_model(  # Eight parameters: what a user of the paper's networks choose
     context: bool = False,
     decoder_options: Mapping[str, int | float] | None = None,
 ) -> PausingSegmenter:
-    """A pausing segmenter around the timm ViT of that name.
+    """A pausing segmenter around the timm ViT ``backbone``, such as vit_tiny_patch16_384.
 
+    ``decoder`` is mask, linear or pup, with ``decoder_options`` such as ``{"depth": 2}`` of mask.
     ``classes`` are their names or just how many. ``weights`` initialises the backbone: True for
     timm's own by download, or a local safetensors file. ``image_size`` is what the position
     embeddings are stored for (default: the backbone's own); images of any size still run. With
-    ``context`` the mean of the patches that pause continues in their place.
+    ``context`` the mean of the patches that pause continues in their place. ``drop_path`` is the
+    stochastic depth of the encoder in training.
     """
     names = [f"class {i}" for i in range(classes)] if isinstance(classes, int) else classes
     size = (image_size, image_size) if isinstance(image_size, int) else image_size

@@ -1,6 +1,7 @@
 """From tokens and their grid to logits: linear, Segmenter's mask transformer, SETR-PUP."""
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import cast
 
 import torch
@@ -150,6 +151,10 @@ def create_decoder(name: str, width: int, classes: int, options: Options | None 
     """The decoder of that name: ``linear``, ``mask`` or ``pup``."""
     if name not in DECODERS:
         raise ValueError(f'no decoder "{name}": choose one of {", ".join(DECODERS)}')
+    known = list(signature(DECODERS[name]).parameters)[2:]
+    if unknown := [option for option in options or {} if option not in known]:
+        choice = ", ".join(known) or "none"
+        raise TypeError(f'the {name} decoder has no option "{unknown[0]}": choose from {choice}')
     return cast(Decoder, DECODERS[name](width, classes, **(options or {})))
 
 

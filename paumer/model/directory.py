@@ -116,6 +116,9 @@ def find_model(name: str, **hub: Unpack[HubOptions]) -> Path:
     Only ``config.json``, ``model.safetensors`` and the operating points are ever downloaded:
     pickles are refused.
     """
+    if unknown := sorted(set(hub) - set(HubOptions.__annotations__)):
+        choice = ", ".join(HubOptions.__annotations__)
+        raise TypeError(f'no option "{unknown[0]}" of a hub model: there are {choice}')
     if os.path.isdir(name):
         inner = Path(name) / "model"
         return inner if (inner / CONFIG_FILE).is_file() else Path(name)

@@ -13,7 +13,7 @@ from paumer.pausing import Stage
 Blocks = Int[Tensor, "b gh gw"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Prediction:
     """What ``forward`` gives: class logits, and what happened at each pause.
 

@@ -10,6 +10,7 @@ from huggingface_hub import PyTorchModelHubMixin
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from paumer.arguments import checked
 from paumer.model import directory as files
 from paumer.model.backbone import Backbone, create_backbone
 from paumer.model.config import ModelConfig
@@ -39,6 +40,7 @@ class Pretrained(nn.Module, PyTorchModelHubMixin):
         decoder = create_decoder(config.decoder, width, classes, config.decoder_options)
         return cls(backbone, decoder, AuxHead(width, classes), config)
 
+    @checked
     def save_pretrained(
         self,
         save_directory: str | Path,
@@ -61,6 +63,7 @@ class Pretrained(nn.Module, PyTorchModelHubMixin):
         return self.push_to_hub(repo_id or directory.name, **options)
 
     @classmethod
+    @checked
     def from_pretrained(  # type: ignore[override]  # Unknown options are refused.
         cls,
         pretrained_model_name_or_path: str | Path,
@@ -118,7 +121,10 @@ def pick_device(name: str | torch.device) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(0, device=name).device
+        device = torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f'cannot use device "{name}": {reason}') from error
+    if device.type == "meta":
+        raise ValueError('cannot use device "meta": it holds no weights; give cpu, cuda or auto')
+    return device

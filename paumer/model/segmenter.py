@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from paumer import criteria, merging, pausing
+from paumer.arguments import check, checked
 from paumer.criteria import Criterion
 from paumer.merging import Merge, take
 from paumer.mode import UNPAUSED, Mode, ModeLike, read_mode
@@ -50,6 +51,7 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
     by all blocks. ``config`` says how to build the same network again; saving needs it.
     """
 
+    @checked
     def __init__(
         self,
         backbone: Backbone,
@@ -85,6 +87,9 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
         ``full_size`` the logits stay on the decoder's coarse grid, which covers the image padded to
         whole patches.
         """
+        if not torch.compiler.is_compiling():
+            check("criterion", criterion, Criterion | None)
+            check("full_size", full_size, bool)
         mode = read_mode(mode)
         given = {} if criterion is None else {mode.criterion: criterion}
         ((_, prediction),) = self.forward_many(images, [mode], given)
@@ -108,6 +113,11 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
         come in the order in which the tree is walked. ``each_step`` is called after every block and
         every pause, and may raise.
         """
+        if not torch.compiler.is_compiling():  # Which reads no annotations.
+            check_images(images)
+            check("modes", modes, Sequence[Mode])
+            check("given", given, GivenCriteria)
+            check("each_step", each_step, Callable[[], None] | None)
         images = pad_to_patches(images, self.backbone.patch)
         grid = self.grid(images)
         branch = self.plan(modes, grid, given)
@@ -341,6 +351,7 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
             known = ", ".join(self._names) or "no names"
             raise ValueError(f'no class "{unknown[0]}" to protect: the model knows {known}')
 
+    @checked
     def macs(self, size: tuple[int, int], mode: ModeLike = UNPAUSED) -> int:
         """Exact MACs of one image of ``size`` (height, width), by ratios only.
 
@@ -368,6 +379,17 @@ class PausingSegmenter(Pretrained, library_name="paumer", tags=["paumer"]):
             return total + (self.decoder.macs(active) if active else 0)
         whole = not isinstance(self.decoder, TokenDecoder)
         return total + self.decoder.macs(patches if whole else active + paused)
+
+
+def check_images(images: Images) -> None:
+    """Raise unless a network can run these, as far as their type and shape say."""
+    check("images", images, Tensor)
+    usable = images.ndim == 4 and images.shape[1] == 3 and images.numel() > 0
+    if not usable or not images.is_floating_point():
+        raise ValueError(
+            f"images is of shape {tuple(images.shape)} and type {images.dtype}: a network takes "
+            f"normalised images, floats of shape (images, 3, height, width), a Predictor files"
+        )
 
 
 def pad_to_patches(images: Images, patch: tuple[int, int]) -> Float[Tensor, "b 3 height width"]:

@@ -1,6 +1,7 @@
 """A service from Python: an image in, the same `Segmentation` out as from a predictor here."""
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from http.client import HTTPException
@@ -43,6 +44,11 @@ class Client:
     def __init__(self, url: str, retries: int = 3, timeout: float = 60.0) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
             raise ValueError(f'"{url}" is not an address: write it as http://127.0.0.1:8000')
+        if retries < 0 or not 0 < timeout < math.inf:
+            raise ValueError(
+                f"retries are {retries} and timeout is {timeout}: give at least 0 retries, and "
+                f"seconds above 0"
+            )
         self.url, self.retries, self.timeout = url.rstrip("/"), retries, timeout
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
+from paumer.arguments import check_fields
 from paumer.data.transforms import normalise
 from paumer.inference.engines import Engine, TorchEngine
 from paumer.inference.predictor import Predictor
@@ -39,10 +40,11 @@ class SpeedSettings:
     rounds: int = 15
     warmup: int = 2
     threads: int | None = None
-    precision: str = "fp32"
+    precision: Literal["fp32", "bf16"] = "fp32"
     full_size: bool = True
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name, least in (("rounds", 1), ("warmup", 0), ("threads", 1)):
             value = getattr(self, name)
             if value is not None and value < least:

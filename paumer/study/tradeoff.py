@@ -1,10 +1,12 @@
 """What follows from measurements: the best within a budget, the mean of runs, the spline table."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from paumer.arguments import check_fields
 from paumer.measurement import Measurement, baseline, miou_of, speed_of
 
 
@@ -21,9 +23,10 @@ class Budget:
     max_drop: float | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         bounds = (self.latency_ms, self.speed_up, self.max_drop)
         given = [bound for bound in bounds if bound is not None]
-        if len(given) != 1 or not given[0] > 0:
+        if len(given) != 1 or not 0 < given[0] < math.inf:
             raise ValueError(
                 "give exactly one budget, above 0: --latency-ms, --speed-up or --max-drop "
                 "(in Python latency_ms, speed_up or max_drop)"

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from paumer.arguments import at_least_one
+from paumer.arguments import at_least_one, check_fields
 from paumer.data.groups import group_images
 from paumer.data.samples import Dataset, spread
 from paumer.disk import new_beside
@@ -68,8 +68,11 @@ class TuneSettings:
     speed: SpeedSettings = field(default_factory=SpeedSettings)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("most", "finalists", "batch", "timed_batch"):
             at_least_one(getattr(self, name), name)
+        if self.shifts < 0:
+            raise ValueError(f"shifts is {self.shifts}: give at least 0")
         if not self.template.pause:  # Such a mode forgets how it would pause.
             raise ValueError(f'nothing pauses in the template "{self.template}": give any stages')
 

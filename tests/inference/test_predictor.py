@@ -1,6 +1,8 @@
 import json
 import math
+import pickle
 from dataclasses import replace
+from io import BytesIO
 
 import numpy as np
 import pytest
@@ -238,6 +240,50 @@ def test_images_come_as_files_images_and_arrays(predictor, tmp_path):
     expected = predictor.predict(image).labels
     for given_ in (tmp_path / "a.png", str(tmp_path / "a.png"), Image.fromarray(image)):
         assert np.array_equal(predictor.predict(given_).labels, expected)
+
+
+@pytest.mark.parametrize("mode", ["I;16", "LA", "RGBA", "P", "1", "CMYK"])
+def test_an_image_of_pillow_is_what_its_file_is(predictor, tmp_path, mode):
+    """16 bits are scaled, not cut off; a palette with transparency warns of nothing."""
+    image = picture(30, 40)
+    given_ = Image.fromarray(image).convert("L" if mode == "I;16" else mode)
+    if mode == "I;16":
+        given_ = Image.fromarray(np.asarray(given_).astype(np.uint16) * 257)
+    if mode == "P":
+        given_.info["transparency"] = bytes(range(256))
+    path = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
+    given_.save(path)
+    expected = predictor.predict(path)
+    for one in (given_, Image.open(path)):
+        assert np.array_equal(predictor.predict(one).image, expected.image)
+
+
+def test_a_read_only_array_is_an_image(predictor):
+    channels_first = np.ascontiguousarray(picture(30, 40).transpose(2, 0, 1))
+    channels_first.setflags(write=False)
+    image = channels_first.transpose(1, 2, 0)
+    assert np.array_equal(predictor.predict(image).labels, predictor.predict(image.copy()).labels)
+
+
+def test_a_result_can_be_kept(predictor):
+    """Pickled, compared and put into sets, and nothing of the other images comes with it."""
+    images = [picture(50, 70, seed=seed) for seed in range(6)]
+    first, second, *_ = predictor.predict_batch(images, "2:0.5")
+    content = pickle.dumps(first)
+    again = pickle.loads(content)
+    assert np.array_equal(again.labels, first.labels)
+    assert np.array_equal(again.probabilities(), first.probabilities())
+    assert np.array_equal(again.overlay(), first.overlay())
+    assert (repr(again), again.mode) == (repr(first), first.mode)
+    assert len(content) < 1.1 * len(pickle.dumps(predictor.predict(images[0], "2:0.5")))
+    assert first != second
+    assert len({first, second, first}) == 2
+
+
+def test_a_notebook_shows_the_overlay(predictor):
+    result = predictor.predict(picture(50, 70), "2:0.5")
+    shown = Image.open(BytesIO(result._repr_png_()))
+    assert np.array_equal(np.asarray(shown), np.asarray(result.overlay()))
 
 
 def test_saving_writes_mask_overlay_and_pause_map(predictor, tmp_path):
