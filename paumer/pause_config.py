@@ -49,7 +49,7 @@ def _pairs(stages: Any) -> Sequence[tuple[Any, Any]]:
     raise TypeError(f"stages are {short(stages)}: give pairs of a block and a ratio, ((3, 0.4),)")
 
 
-def _is_range(value: object) -> bool:
+def _is_range(value: Any) -> bool:
     """Whether a value is the least and the most of ratios."""
     listed = isinstance(value, Sequence) and len(value) == 2
     return listed and all(isinstance(end, Real) for end in value)

@@ -387,8 +387,8 @@ def check_images(images: Images) -> None:
     usable = images.ndim == 4 and images.shape[1] == 3 and images.numel() > 0
     if not usable or not images.is_floating_point():
         raise ValueError(
-            f"images is of shape {tuple(images.shape)} and type {images.dtype}: a network takes "
-            f"normalised images, floats of shape (images, 3, height, width), a Predictor files"
+            f"images is of shape {tuple(images.shape)} and type {images.dtype}: give normalised "
+            f"images, floats of shape (images, 3, height, width), or any image to a Predictor"
         )
 
 
