@@ -127,7 +127,8 @@ class Import:
             if choice == 0:
                 del state[name]
             elif choice == 1:
-                other = rng.choice((name + "x", name.replace(".0.", ".999."), "é", 7, "x" * 9000))
+                text = str(name)  # A name may be a number since an earlier fault.
+                other = rng.choice((text + "x", text.replace(".0.", ".999."), "é", 7, "x" * 9000))
                 state[other] = state[name]
             elif choice == 2:
                 state[name] = odd_value(rng)
