@@ -25,6 +25,7 @@ INSTEAD = {
     r"shares? of|class shares?": "ratio",
     r"choose of": "choose from",
     r"could not be had": "could not be loaded",
+    r"spare[sd]?": "save",
     r"afresh": "re-initialised",
     r"learnt": "trained",
     r"strangers?": "untrusted",
