@@ -20,7 +20,7 @@ from paumer.data.images import read_folder
 from paumer.data.samples import Dataset, spread
 from paumer.exporting import onnx, verify
 from paumer.exporting.description import describe
-from paumer.exporting.rounding import round_layers
+from paumer.exporting.rounding import Rounding, round_layers
 from paumer.inference.engines import Engine, FileEngine, make_engine
 from paumer.inference.exported import is_exported, keep_points
 from paumer.inference.opening import open_file, open_model
@@ -331,8 +331,7 @@ def export(  # The options of the command, by their names.
     size = None if input is None else parse_size(input)[::-1]
     runtime = {"onnx-int8": "onnx"}.get(format, format)
     points = {name: point.to_json() for name, point in predictor.points.items()}
-    more = {"points": points, "runtime": runtime, "output": output, "pixels": pixels}
-    info = describe(predictor.weights(), chosen, size, **more)
+    info = describe(predictor.weights(), chosen, size, runtime, output, pixels, points)
     samples = [open_dataset("sample", name) for name in ("train", "val", "test")]
     seen = read_folder(Path(images), 20) if images else verify.sample_images(samples)
     if size is not None:
@@ -342,26 +341,23 @@ def export(  # The options of the command, by their names.
         modes = list(dict.fromkeys([chosen, Mode(), *info.modes.values()]))
     if calibrate is not None and format == "program":
         raise ValueError("a torch.export program has no 8 bits: calibrate another --format")
-    rounding, found = list["Rounded"](), None if format != "onnx-int8" else partial(round_layers)
+    rounding: Rounding | None = round_layers if format == "onnx-int8" else None
+    rounded: tuple[Rounded, ...] = ()
     if calibrate is not None:
         learned, counted = (_opened_data(calibrate, name) for name in ("train", split))
         looked = [learned[index].image for index in spread(len(learned), 24)]
-        found = partial(verify.rounded_by, predictor, info, looked, modes)
-
-    def accept(file: Predictor) -> None:
-        """Look at what 8 bits cost before the file gets its name."""
-        from paumer.study.rounding import compare_rounded
-
-        if calibrate is not None:
-            rounding[:] = compare_rounded(
-                predictor, file, counted, modes, limit, max_drop, progress
-            )
-
+        rounding = partial(verify.rounded_by, predictor, info, looked, modes)
     reopen = partial(open_file, Predictor, threads=torch.get_num_threads())
-    how = (seen, modes, reopen, found, accept, progress)
-    done = verify.write_verified(predictor, out, info, *how)
-    ratios = (done.file, script if done.script is not None else None, done.script)
-    return Exported(out, tuple(modes), len(seen), *ratios, tuple(rounding))
+    how = (seen, modes, reopen, rounding, progress)
+    with verify.new_file(predictor, out, info, *how) as (file, agreed):
+        if calibrate is not None:
+            from paumer.study.rounding import compare_rounded
+
+            task = (counted, modes, limit, max_drop, progress)
+            rounded = tuple(compare_rounded(predictor, file, *task))
+    used = script if "script" in agreed else None
+    ratios = (agreed["file"], used, agreed.get("script"))
+    return Exported(out, tuple(modes), len(seen), *ratios, rounded)
 
 
 def _by_fields(options: Callable[P, TrainCall]) -> Callable[P, Path]:

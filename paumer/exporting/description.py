@@ -1,6 +1,7 @@
 """What an exported file says of itself."""
 
-from typing import Any
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from paumer.inference.exported import ExportInfo, check_exportable
 from paumer.mode import Mode
@@ -8,21 +9,36 @@ from paumer.model.segmenter import PausingSegmenter
 
 
 def describe(
-    model: PausingSegmenter, mode: Mode, size: tuple[int, int] | None = None, **more: Any
+    model: PausingSegmenter,
+    mode: Mode,
+    size: tuple[int, int] | None = None,
+    runtime: str = "onnx",
+    output: str = "labels",
+    pixels: str = "uint8",
+    points: Mapping[str, object] = MappingProxyType({}),
 ) -> ExportInfo:
     """What a file of that model will say of itself; raises where there can be none.
 
-    With a ``size`` it is a file of that size and mode alone; ``more`` are fields of the rest.
+    With a ``size`` it is a file of that size and mode alone.
     """
     if model.config is None:
         raise ValueError("the network has no configuration: its classes are not known")
-    patch, depth = model.backbone.patch, model.backbone.depth
+    patch = model.backbone.patch
     if size is not None:
         padded = [-(-side // p) * p for side, p in zip(size, patch, strict=True)]
         size = padded[0], padded[1]
     check_exportable(mode)
     model.check(mode)
-    config = model.config.to_json()
-    info = ExportInfo(config=config, mode=mode, depth=depth, patch=patch, size=size, **more)
+    info = ExportInfo(
+        config=model.config.to_json(),
+        mode=mode,
+        depth=model.backbone.depth,
+        patch=patch,
+        size=size,
+        points=dict(points),
+        runtime=runtime,
+        pixels=pixels,
+        output=output,
+    )
     info.check(mode)
     return info

@@ -1,6 +1,6 @@
 """Linear layers in 8 bits: activations by ranges seen on images, or as they come."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 Ranges = Mapping[str, tuple[float, float]]
 """The lowest and the highest value of what goes into each linear layer."""
+
+Rounding = Callable[["ModelProto"], "ModelProto"]
+"""A graph in, the same in 8 bits out."""
 
 _TOP = 63  # Sums of two products with 8 bits overflow on processors without instructions for them.
 

@@ -3,8 +3,8 @@
 import itertools
 import os
 import runpy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from PIL import Image
 from paumer.data.samples import Dataset
 from paumer.disk import publish
 from paumer.exporting.onnx import make_onnx
-from paumer.exporting.rounding import find_ranges, round_layers
+from paumer.exporting.rounding import Rounding, find_ranges, round_layers
 from paumer.exporting.script import script_text
 from paumer.exporting.traced import export_program
 from paumer.inference.exported import ExportInfo
@@ -37,14 +37,6 @@ ROUNDED_AGREEMENT = 0.97
 Pixels = UInt8[np.ndarray, "_ _ 3"]
 Labels = Callable[[Pixels, Mode], Integer[np.ndarray, "_ _"]]
 """The labels of an image in a mode."""
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """The least ratio of equal pixels over modes: of the file, and of the script that uses it."""
-
-    file: float
-    script: float | None
 
 
 def script_of(out: Path, is_program: bool) -> Path | None:
@@ -103,21 +95,22 @@ def rounded_by(
     return round_layers(proto, find_ranges(proto, feeds))
 
 
-def write_verified(  # Nine parameters: what is written, what it is held against, and by whom.
+@contextmanager
+def new_file(  # Eight parameters: what is written, what it is held against, and by whom.
     predictor: Predictor,
     out: Path,
     info: ExportInfo,
     images: Sequence[Pixels],
     modes: Sequence[Mode],
     reopen: Callable[[Path], Predictor],
-    rounding: Callable[["ModelProto"], "ModelProto"] | None = None,
-    accept: Callable[[Predictor], None] = lambda _: None,
+    rounding: Rounding | None = None,
     progress: Progress | None = None,
-) -> Agreement:
-    """Write the file ``out`` and its script, which get their names once they are verified.
+) -> Iterator[tuple[Predictor, dict[str, float]]]:
+    """Write the file ``out`` and its script, which get their names when the context ends.
 
-    ``reopen`` gives the predictor of a file, ``rounding`` its graph in 8 bits. What fails leaves
-    neither, be it that ``accept`` raises at the file.
+    Inside they are verified: gives the file's predictor, and the least ratio of equal pixels over
+    modes, of the ``file`` and of the ``script`` that uses it. ``reopen`` gives the predictor of a
+    file, ``rounding`` its graph in 8 bits. What fails, also inside, leaves neither.
     """
     partial = out.with_name(f".{out.stem}.partial{out.suffix}")
     script, name = partial.with_suffix(".py"), out.with_suffix(".py").name
@@ -146,14 +139,13 @@ def write_verified(  # Nine parameters: what is written, what it is held against
                     f"the exported {what} gives only {ratio:.2%} of the pixels the label that the "
                     f"model gives them, and {least:.1%} are needed: nothing was written"
                 )
-        accept(exported)
+        yield exported, found
         publish(partial, out)
         if scripted:
             publish(script, out.with_suffix(".py"))
     finally:
         for path in (partial, script):
             path.unlink(missing_ok=True)
-    return Agreement(found["file"], found.get("script"))
 
 
 def _script_labels(script: Path, file: Path, info: ExportInfo) -> Labels:
