@@ -1,8 +1,8 @@
 """What 8 bits cost and gain: accuracy and speed of a file beside those of its model."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from paumer.data.samples import Dataset, spread
 from paumer.inference.engines import Engine
@@ -11,6 +11,7 @@ from paumer.mode import Mode
 from paumer.model.backbone import Images
 from paumer.progress import Progress
 from paumer.study.accuracy import evaluate
+from paumer.study.speed import time_interleaved
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,10 @@ def compare_rounded(
 
 def _speed_up(one: Engine, two: Engine, seen: Images, mode: Mode) -> float:
     """How many times as fast the second is, in turns; the fastest of seven rounds counts."""
-    best = {one: float("inf"), two: float("inf")}
-    for number in range(9):
-        for engine in best:
-            begin = time.perf_counter()
-            list(engine.answers(seen, [mode], {}))
-            if number > 1:
-                best[engine] = min(best[engine], time.perf_counter() - begin)
-    return best[one] / best[two]
+    runs = [partial(_run, engine, seen, mode) for engine in (one, two)]
+    first, second = time_interleaved(runs, seen.device, rounds=7, warmup=2).min(0)
+    return float(first / second)
+
+
+def _run(engine: Engine, seen: Images, mode: Mode) -> None:
+    list(engine.answers(seen, [mode], {}))
