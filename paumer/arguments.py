@@ -108,7 +108,7 @@ def fits(value: object, kind: Any) -> bool:
         return type(value) is int and abs(value) < 2**63
     if kind is float:
         return type(value) is float or (type(value) is int and abs(value) < 2**63)
-    return isinstance(value, kind) if isinstance(kind, type) else True
+    return isinstance(value, kind) if isinstance(kind, type) and kind is not Any else True
 
 
 def _class_names(value: object) -> set[str]:

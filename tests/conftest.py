@@ -71,6 +71,9 @@ def check_shapes(jaxtyped):
     return decorate
 
 
+# A value is looked at by itself, whatever the sides of a caller's arrays are called.
+arguments = importlib.import_module("paumer.arguments")
+arguments.fits = jaxtyping.jaxtyped(typechecker=None)(arguments.fits)
 jaxtyping.jaxtyped = check_shapes(jaxtyping.jaxtyped)
 hypothesis.settings.register_profile(
     "paumer",

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 import paumer
-from paumer import Mode
+from paumer import Mode, arguments
 from paumer.classes import CAMVID
 
 DATA = "scenes:2@96x64"
@@ -387,6 +387,11 @@ def test_values_without_use_are_refused(model):
 def test_numbers_of_numpy_are_named_as_such(model):
     with pytest.raises(TypeError, match=r"^limit is np.int64\(3\): give a whole number or None$"):
         model.evaluate(DATA, limit=np.int64(3))
+
+
+def test_any_value_is_one_of_any():
+    assert arguments.fits({"a": object()}, dict[str, Any])
+    assert not arguments.fits({1: object()}, dict[str, Any])
 
 
 def test_checks_do_not_hide_signatures():
