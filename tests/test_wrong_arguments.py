@@ -3,6 +3,7 @@
 import inspect
 import math
 import re
+from typing import Any
 
 import numpy as np
 import pytest
