@@ -53,14 +53,13 @@ def test_report_prints_the_documented_numbers(tmp_path, script, words):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_new_user_gets_a_model_of_their_own(tmp_path):
-    layouts = ("--only", "indices", "coco", "--export", "indices")  # All take a quarter of an hour.
-    words = ("--out", tmp_path / "user", "--images", 8, *layouts)
+    words = ("--out", tmp_path / "user", "--images", 8, "--only", "indices")  # All: 15 minutes.
     result = run("experiments/new_user.py", *words)
     assert result.returncode == 0, result.stdout + result.stderr
     said = result.stdout
     commands = "data init|check-data|train --data|train --resume|predict photo.png|export"
     counts = Counter(re.findall(rf"^\$ paumer ({commands}) ", said, re.M))
-    assert counts == dict.fromkeys(commands.split("|"), 2) | {"export": 1}
+    assert counts == dict.fromkeys(commands.split("|"), 1)
 
 
 def rows(text):
