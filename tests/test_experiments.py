@@ -53,7 +53,7 @@ def test_report_prints_the_documented_numbers(tmp_path, script, words):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_new_user_gets_a_model_of_their_own(tmp_path):
-    words = ("--out", tmp_path / "user", "--images", 8, "--only", "indices")  # All: minutes.
+    words = ("--out", tmp_path / "user", "--images", 8, "--only", "indices")
     result = run("experiments/new_user.py", *words)
     assert result.returncode == 0, result.stdout + result.stderr
     said = result.stdout
